@@ -1,0 +1,214 @@
+package certs
+
+import (
+	"crypto/tls"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func issue(t *testing.T, dir string, id Identity, hosts ...string) *Material {
+	t.Helper()
+	a, _, err := OpenAuthority(dir, time.Now())
+	if err != nil {
+		t.Fatalf("open authority: %v", err)
+	}
+	f, err := a.Issue(id, hosts, time.Now())
+	if err != nil {
+		t.Fatalf("issue %v: %v", id, err)
+	}
+	m, err := Load(f)
+	if err != nil {
+		t.Fatalf("load %v: %v", id, err)
+	}
+	return m
+}
+
+// handshake joins two configurations and gives what each side thinks of it.
+func handshake(t *testing.T, server, client *tls.Config) (serverErr, clientErr error) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	done := make(chan error, 1)
+	go func() {
+		conn, err := ln.Accept()
+		if err != nil {
+			done <- err
+			return
+		}
+		defer conn.Close()
+		s := tls.Server(conn, server)
+		if err := s.Handshake(); err != nil {
+			done <- err
+			return
+		}
+		_, err = s.Write([]byte("x"))
+		done <- err
+	}()
+	conn, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	c := tls.Client(conn, client)
+	_, clientErr = io.ReadFull(c, make([]byte, 1)) // TLS 1.3: a refused client learns it at its first read
+	if clientErr != nil {
+		conn.Close()
+	}
+	return <-done, clientErr
+}
+
+func TestHandshakeChecksChainHostAndRole(t *testing.T) {
+	dir, otherDir := t.TempDir(), t.TempDir()
+	gw := issue(t, dir, Identity{Gateway, "gateway"})
+	p1 := issue(t, dir, Identity{Prefill, "p1"})
+	d1 := issue(t, dir, Identity{Decode, "d1"}, "d1.example", "192.0.2.7")
+	stranger := issue(t, otherDir, Identity{Gateway, "gateway"})
+	for _, tc := range []struct {
+		name           string
+		server, client *tls.Config
+		want           string // in either side's error; empty: both are content
+	}{
+		{"gateway to prefill", p1.Server(Gateway), gw.Client(Identity{Prefill, "p1"}, "127.0.0.1"), ""},
+		{"by host name", d1.Server(Gateway), gw.Client(Identity{Decode, "d1"}, "d1.example"), ""},
+		{"by further address", d1.Server(Gateway), gw.Client(Identity{Decode, "d1"}, "192.0.2.7"), ""},
+		{"decode to prefill's pages", p1.Server(Decode), d1.Client(Identity{Prefill, "p1"}, "localhost"), ""},
+		{"worker acts as gateway", p1.Server(Gateway), d1.Client(Identity{Prefill, "p1"}, "localhost"), "role must be one of [gateway]"},
+		{"gateway reads pages", p1.Server(Decode), gw.Client(Identity{Prefill, "p1"}, "localhost"), "role must be one of [decode]"},
+		{"another worker answers", d1.Server(Gateway), gw.Client(Identity{Prefill, "p1"}, "localhost"), "expected bulkhead://prefill/p1"},
+		{"host not in certificate", p1.Server(Gateway), gw.Client(Identity{Prefill, "p1"}, "p1.example"), "p1.example"},
+		{"client of another authority", p1.Server(Gateway), stranger.Client(Identity{Prefill, "p1"}, "localhost"), "unknown authority"},
+		{"no client certificate", p1.Server(Gateway), &tls.Config{RootCAs: gw.roots, ServerName: "localhost"}, "certificate"},
+		{"old protocol", p1.Server(Gateway), &tls.Config{RootCAs: gw.roots, ServerName: "localhost", MaxVersion: tls.VersionTLS12}, "version"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			serverErr, clientErr := handshake(t, tc.server, tc.client)
+			if tc.want == "" {
+				if serverErr != nil || clientErr != nil {
+					t.Fatalf("handshake must work: server %v, client %v", serverErr, clientErr)
+				}
+				return
+			}
+			var all string
+			for _, err := range []error{serverErr, clientErr} {
+				if err != nil {
+					all += err.Error() + "\n"
+				}
+			}
+			if serverErr == nil && clientErr == nil || !strings.Contains(all, tc.want) {
+				t.Fatalf("errors must say %q: server %v, client %v", tc.want, serverErr, clientErr)
+			}
+		})
+	}
+}
+
+func TestFilesAreThereForTheOwnerOnly(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new")
+	issue(t, dir, Identity{Decode, "d1"})
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]os.FileMode{}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[e.Name()] = info.Mode().Perm()
+	}
+	want := map[string]os.FileMode{"ca.pem": 0o600, "ca-key.pem": 0o600, "d1.pem": 0o600, "d1-key.pem": 0o600}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+}
+
+func TestAuthorityIsKept(t *testing.T) {
+	dir := t.TempDir()
+	first, made, err := OpenAuthority(dir, time.Now())
+	if err != nil || !made {
+		t.Fatalf("first open: made %v, error %v", made, err)
+	}
+	second, made, err := OpenAuthority(dir, time.Now())
+	if err != nil || made {
+		t.Fatalf("second open: made %v, error %v", made, err)
+	}
+	if !first.cert.Equal(second.cert) {
+		t.Error("the second open must give the first one's authority")
+	}
+}
+
+func TestLoadRefuses(t *testing.T) {
+	dir := t.TempDir()
+	a, _, err := OpenAuthority(dir, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	issued := func(name string) Files {
+		f, err := a.Issue(Identity{Prefill, name}, nil, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	open := issued("open")
+	if err := os.Chmod(open.Key, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	one, two := issued("one"), issued("two")
+	for _, tc := range []struct {
+		name  string
+		files Files
+		want  string
+	}{
+		{"readable key", open, "mode 0644"},
+		{"key of another", Files{one.CA, one.Cert, two.Key}, "does not match"},
+		{"missing certificate", Files{one.CA, filepath.Join(dir, "none.pem"), one.Key}, "no such file"},
+		{"missing authority", Files{filepath.Join(dir, "none.pem"), one.Cert, one.Key}, "no such file"},
+		{"authority's file is a key", Files{one.Key, one.Cert, one.Key}, "no certificate in it"},
+		{"no node name", Files{one.CA, filepath.Join(dir, "ca.pem"), filepath.Join(dir, "ca-key.pem")}, "has 0 names"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if _, err := Load(tc.files); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Fatalf("error must say %q: %v", tc.want, err)
+			}
+		})
+	}
+}
+
+func TestIssueRefuses(t *testing.T) {
+	a, _, err := OpenAuthority(t.TempDir(), time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []Identity{
+		{Prefill, ""}, {Prefill, "../x"}, {Prefill, "A"}, {Prefill, "-a"}, {Prefill, strings.Repeat("a", 65)},
+		{"root", "a"}, {"", "a"}, {Gateway, "ca"}, {Prefill, "a/b"},
+	} {
+		if f, err := a.Issue(id, nil, time.Now()); err == nil {
+			t.Errorf("issue of %q must be refused, wrote %v", id, f)
+		}
+	}
+}
+
+func TestHalfAnAuthorityIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	if _, _, err := OpenAuthority(dir, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, "ca-key.pem")); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := OpenAuthority(dir, time.Now()); err == nil || !strings.Contains(err.Error(), "is missing") {
+		t.Fatalf("an authority without its key must be refused, not replaced: %v", err)
+	}
+}
