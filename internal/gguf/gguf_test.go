@@ -50,17 +50,26 @@ func TestWriteThenParse(t *testing.T) {
 	if _, ok := m.Int("a.huge"); ok {
 		t.Error("an integer beyond int64 was returned as one")
 	}
+	if got, ok := m.Uint("a.huge"); !ok || got != math.MaxUint64 {
+		t.Errorf("Uint(a.huge) = %d, %v, want %d", got, ok, uint64(math.MaxUint64))
+	}
+	if got, ok := m.Uint("a.u8"); !ok || got != 200 {
+		t.Errorf("Uint(a.u8) = %d, %v, want 200", got, ok)
+	}
+	if _, ok := m.Uint("a.i8"); ok {
+		t.Error("a negative integer was returned as an unsigned one")
+	}
 	if _, ok := m.Int("a.f32"); ok {
 		t.Error("a float was returned as an integer")
 	}
 	f32, _ := m.Float("a.f32")
 	f64, _ := m.Float("a.f64")
 	b, _ := m.Bool("a.bool")
-	text, _ := m.Text("general.architecture")
+	text, _ := m.String("general.architecture")
 	if f32 != 0.5 || f64 != 0.25 || !b || text != "llama" {
 		t.Errorf("scalars are %v %v %v %q", f32, f64, b, text)
 	}
-	texts, _ := m.Texts("b.texts")
+	texts, _ := m.Strings("b.texts")
 	i32, _ := m.Ints("b.ints")
 	u32, _ := m.Ints("b.uints")
 	floats, _ := m.Floats("b.floats")
@@ -287,11 +296,12 @@ func FuzzParse(f *testing.F) {
 		}
 		m := file.Metadata
 		for key := range m.Keys() {
-			m.Text(key)
+			m.String(key)
 			m.Int(key)
+			m.Uint(key)
 			m.Float(key)
 			m.Bool(key)
-			m.Texts(key)
+			m.Strings(key)
 			m.Ints(key)
 			m.Floats(key)
 			m.Bools(key)

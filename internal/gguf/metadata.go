@@ -67,8 +67,8 @@ func (m Metadata) Has(key string) bool {
 	return ok
 }
 
-// Text returns a string.
-func (m Metadata) Text(key string) (string, bool) {
+// String returns a string.
+func (m Metadata) String(key string) (string, bool) {
 	v, ok := m.values[key]
 	if !ok || v.kind != kindString {
 		return "", false
@@ -83,6 +83,19 @@ func (m Metadata) Int(key string) (int64, bool) {
 		return 0, false
 	}
 	return decodeInt(v.kind, v.raw)
+}
+
+// Uint returns an integer of any width that is not negative.
+func (m Metadata) Uint(key string) (uint64, bool) {
+	v, ok := m.values[key]
+	if !ok {
+		return 0, false
+	}
+	if v.kind == kindUint64 {
+		return binary.LittleEndian.Uint64(v.raw), true
+	}
+	i, ok := decodeInt(v.kind, v.raw)
+	return uint64(i), ok && i >= 0
 }
 
 // Float returns a 32-bit or 64-bit floating point number.
@@ -103,8 +116,8 @@ func (m Metadata) Bool(key string) (value, ok bool) {
 	return v.raw[0] != 0, true
 }
 
-// Texts returns an array of strings.
-func (m Metadata) Texts(key string) ([]string, bool) {
+// Strings returns an array of strings.
+func (m Metadata) Strings(key string) ([]string, bool) {
 	v, ok := m.array(key, kindString)
 	if !ok {
 		return nil, false
