@@ -1,0 +1,48 @@
+"""Reads `go test -json`: prints a line a package, the output of what failed, and a count. A skipped test is a failure."""
+import collections
+import json
+import sys
+
+output = collections.defaultdict(list)
+count = collections.Counter()
+bad = []
+for line in sys.stdin:
+    try:
+        e = json.loads(line)
+    except ValueError:
+        print(line, end="")
+        bad.append("output that is no event")
+        continue
+    if e["Action"] == "build-output":
+        print(e["Output"], end="")
+        continue
+    if e["Action"] == "build-fail":
+        bad.append("build of " + e.get("ImportPath", "?"))
+        continue
+    key = (e.get("Package"), e.get("Test"))
+    if e["Action"] == "output":
+        output[key].append(e["Output"])
+        if e["Output"].lstrip().startswith(("seed ", "measured ")):  # what a run used and what it found belongs in the log
+            print("   ", e["Output"].strip())
+        continue
+    if e["Action"] not in ("pass", "fail", "skip"):
+        continue
+    if key[1] is None:
+        if e["Action"] == "fail":
+            bad.append(key[0])
+            print("".join(output[key]), end="")
+        if e["Action"] != "skip":
+            print(f"{e['Action']:5} {key[0]}  {e.get('Elapsed', 0):.1f} s", flush=True)
+        continue
+    count[e["Action"]] += 1
+    if e["Action"] in ("fail", "skip"):
+        bad.append(f"{key[0]} {key[1]}")
+        print(f"--- {e['Action']}: {key[0]} {key[1]}")
+        print("".join(output[key]), end="")
+    output.pop(key, None)
+
+failed = count["fail"] + count["skip"] + (0 if count["fail"] + count["skip"] else len(bad))
+for b in bad:
+    print("not passed:", b, file=sys.stderr)
+print(f"{count['pass']} passed, {failed} failed")
+sys.exit(1 if bad or not count["pass"] else 0)
