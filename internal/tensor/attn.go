@@ -1,0 +1,94 @@
+package tensor
+
+import "fmt"
+
+// PageTokens is the number of tokens of a page of keys and values. For one layer and one KV head a page holds the keys as
+// [head dim][16] f16, lane t being token t, and the values as [16][head dim] f16.
+const PageTokens = 16
+
+// dimStep is what a head's dimensions are a multiple of.
+const dimStep = 16
+
+// colsMax is the largest number of columns an attention kernel takes at a time.
+const attnColsMax = 8
+
+// AttnQK writes s[c*ldS + lane] = q[c] . k[lane] for the 16 lanes of a page and columns c = 0..cols-1, where q[c] starts at
+// q[c*ldQ] and has dim values. A column is any pair of query head and token that shares the page: the heads of a group in
+// decode, some tokens of one head in prefill; its scores are the same in either company. Lanes are independent of each other:
+// what stands in a lane beyond the written extent reaches that lane's scores only, and Softmax drops those.
+func AttnQK(k []uint16, q []float32, ldQ, cols int, s []float32, ldS, dim int) {
+	if dim < dimStep || dim%dimStep != 0 || len(k) < dim*PageTokens {
+		panic(fmt.Sprintf("tensor: keys of %d values for a head of %d dimensions", len(k), dim))
+	}
+	if cols < 1 || ldQ < 0 || len(q) < (cols-1)*ldQ+dim || len(s) < (cols-1)*ldS+PageTokens {
+		panic(fmt.Sprintf("tensor: %d query columns in %d values into %d scores", cols, len(q), len(s)))
+	}
+	for ; cols > attnColsMax; cols -= attnColsMax {
+		attnQK(k, q, ldQ, attnColsMax, s, ldS, dim)
+		q, s = q[attnColsMax*ldQ:], s[attnColsMax*ldS:]
+	}
+	attnQK(k, q, ldQ, cols, s, ldS, dim)
+}
+
+// AttnAV adds p[c*ldP + t] * v[t] for the tokens t = 0..n-1 of a page, in this order, to out[c*ldOut : +dims], for columns
+// c = 0..cols-1. Token t's values start at v[t*ldV]; dims is a multiple of 16 and may be less than the head's, to share one
+// head among threads. Tokens from n on are not read.
+func AttnAV(v []uint16, ldV int, p []float32, ldP, cols int, out []float32, ldOut, dims, n int) {
+	if n < 0 || n > PageTokens || dims < dimStep || dims%dimStep != 0 || ldV < dims {
+		panic(fmt.Sprintf("tensor: values of %d tokens of %d dimensions, %d apart", n, dims, ldV))
+	}
+	if n == 0 {
+		return
+	}
+	if cols < 1 || len(v) < (n-1)*ldV+dims || len(p) < (cols-1)*ldP+n || len(out) < (cols-1)*ldOut+dims {
+		panic(fmt.Sprintf("tensor: %d columns of %d probabilities and %d values into %d", cols, len(p), len(v), len(out)))
+	}
+	for ; cols > attnColsMax; cols -= attnColsMax {
+		attnAV(v, ldV, p, ldP, attnColsMax, out, ldOut, dims, n)
+		p, out = p[attnColsMax*ldP:], out[attnColsMax*ldOut:]
+	}
+	attnAV(v, ldV, p, ldP, cols, out, ldOut, dims, n)
+}
+
+// StoreK writes the key of one head as a lane of a page, rounded to f16: page[d*16 + lane] = key[d].
+func StoreK(page []uint16, lane int, key []float32) {
+	if lane < 0 || lane >= PageTokens || len(page) < len(key)*PageTokens || len(key)%vecWidth != 0 || len(key) == 0 {
+		panic(fmt.Sprintf("tensor: key of %d dimensions as lane %d of %d values", len(key), lane, len(page)))
+	}
+	storeLane(page[lane:], key)
+}
+
+// attnQKGo is the portable form of AttnQK.
+func attnQKGo(k []uint16, q []float32, ldQ, cols int, s []float32, ldS, dim int) {
+	for c := range cols {
+		clear(s[c*ldS:][:PageTokens])
+	}
+	var key [PageTokens]float32
+	for d := range dim {
+		f16toF32Go(key[:], k[d*PageTokens:][:PageTokens])
+		for c := range cols {
+			x, row := q[c*ldQ+d], s[c*ldS:][:PageTokens]
+			for lane, kv := range key {
+				row[lane] = fma32(kv, x, row[lane])
+			}
+		}
+	}
+}
+
+// attnAVGo is the portable form of AttnAV.
+func attnAVGo(v []uint16, ldV int, p []float32, ldP, cols int, out []float32, ldOut, dims, n int) {
+	for t := range n {
+		for d := range dims {
+			x := halfToFloat(v[t*ldV+d])
+			for c := range cols {
+				out[c*ldOut+d] = fma32(x, p[c*ldP+t], out[c*ldOut+d])
+			}
+		}
+	}
+}
+
+func storeLaneGo(dst []uint16, src []float32) {
+	for d, v := range src {
+		dst[d*PageTokens] = floatToHalf(v)
+	}
+}

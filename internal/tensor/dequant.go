@@ -1,0 +1,91 @@
+package tensor
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+)
+
+// Dequantize writes row r as float32 into dst, whose length must be m.Cols. Each value is the exact value of the weight,
+// rounded once where float32 can't hold it.
+func (m *Matrix) Dequantize(r int, dst []float32) {
+	if r < 0 || r >= m.Rows || len(dst) != m.Cols {
+		panic(fmt.Sprintf("tensor: dequantize row %d of %d into %d of %d columns", r, m.Rows, len(dst), m.Cols))
+	}
+	g, lane := r/groupRows, r%groupRows
+	var v [blockCols]float32
+	for b := range m.blocks {
+		q, s, d := m.block(g, b)
+		dequantizeLane(m.layout, lane, q, s, d, &v)
+		copy(dst[b*blockCols:], v[:])
+	}
+}
+
+// dequantizeLane decodes one lane of a packed block.
+func dequantizeLane(l layout, lane int, quants, scales, supers []byte, dst *[blockCols]float32) {
+	switch l {
+	case layoutF32:
+		for k := range dst {
+			dst[k] = math.Float32frombits(binary.LittleEndian.Uint32(quants[(k*16+lane)*4:]))
+		}
+	case layoutF16:
+		for k := range dst {
+			dst[k] = half(quants, k*16+lane)
+		}
+	case layoutBF16:
+		for k := range dst {
+			dst[k] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(quants[(k*16+lane)*2:])) << 16)
+		}
+	case layoutI8, layoutI8Min:
+		d, m := half(scales, lane), float32(0)
+		if l == layoutI8Min {
+			d, m = as[float32](scales)[lane], as[float32](scales)[16+lane]
+		}
+		for k := range dst {
+			dst[k] = scaled(int(int8(quants[k/2*32+lane*2+k%2])), d, m)
+		}
+	case layoutU4, layoutU4Min, layoutU4K:
+		dequantizeNibbles(l, lane, quants, scales, supers, dst)
+	case layoutS6K:
+		d := half(supers, lane)
+		sub := [2]float32{d * float32(int8(scales[lane])), d * float32(int8(scales[16+lane]))}
+		for k := range dst {
+			dst[k] = scaled(six(quants, lane, k), sub[k/16], 0)
+		}
+	default:
+		panic(fmt.Sprintf("tensor: layout %d has no values", l))
+	}
+}
+
+func dequantizeNibbles(l layout, lane int, quants, scales, supers []byte, dst *[blockCols]float32) {
+	var d, m float32
+	bias := 0
+	switch l {
+	case layoutU4:
+		d, bias = half(scales, lane), 8
+	case layoutU4Min:
+		d, m = half(scales, lane), half(scales, 16+lane)
+	default:
+		d, m = half(supers, lane)*float32(scales[lane]), -half(supers, 16+lane)*float32(scales[16+lane])
+	}
+	for k := range dst {
+		dst[k] = scaled(int(nibble(quants, lane, k))-bias, d, m)
+	}
+}
+
+// scaled returns q d + m rounded once.
+func scaled(q int, d, m float32) float32 { return fma32(float32(q), d, m) }
+
+// nibble returns the four bits of column k of a lane.
+func nibble(quants []byte, lane, k int) uint8 {
+	return quants[k%16/4*64+lane*4+k%4] >> (k / 16 * 4) & 15
+}
+
+// six returns the signed six-bit value of column k of a lane.
+func six(quants []byte, lane, k int) int {
+	at := lane%8*4 + 2*(k%2) + lane/8
+	pair := k / 2
+	low := quants[pair%8*32+at] >> (pair / 8 * 4) & 15
+	top := quants[256+pair%4*32+at] >> (pair / 4 * 2) & 3
+	return int(low|top<<4) - 32
+}

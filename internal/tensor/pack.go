@@ -1,0 +1,242 @@
+package tensor
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+)
+
+// packGroup packs rows 16 g to 16 g + 15.
+func (m *Matrix) packGroup(g int, row func(r int) []byte) error {
+	spec, _ := m.Format.spec()
+	want := spec.rowBytes(m.Cols)
+	for lane := range groupRows {
+		r := g*groupRows + lane
+		if r >= m.Rows {
+			m.clearLane(g, lane)
+			continue
+		}
+		raw := row(r)
+		if len(raw) != want {
+			return fmt.Errorf("%v matrix of %d x %d: row %d has %d bytes, want %d", m.Format, m.Rows, m.Cols, r, len(raw), want)
+		}
+		m.packRow(g, lane, raw)
+	}
+	return nil
+}
+
+// packRow packs one raw row as lane of group g.
+func (m *Matrix) packRow(g, lane int, raw []byte) {
+	switch m.layout {
+	case layoutF32, layoutF16, layoutBF16:
+		m.packFloats(g, lane, raw)
+		return
+	default:
+	}
+	var rb rawBlock
+	for b := range m.blocks {
+		rb.decode(m.Format, raw, b)
+		q, s, d := m.block(g, b)
+		rb.encode(m.layout, lane, q, s, d)
+	}
+}
+
+// packFloats packs a row of elements of 4 or 2 bytes, and zeros to the end of the last block.
+func (m *Matrix) packFloats(g, lane int, raw []byte) {
+	size := len(raw) / m.Cols
+	group := m.quants[g*m.blocks*blockCols*groupRows*size:][:m.blocks*blockCols*groupRows*size]
+	for c := range m.blocks * blockCols {
+		dst := group[(c*groupRows+lane)*size:][:size]
+		if c < m.Cols {
+			copy(dst, raw[c*size:])
+		} else {
+			clear(dst)
+		}
+	}
+}
+
+// clearLane packs a row of zeros: scales of zero for block formats, zero elements for the others.
+func (m *Matrix) clearLane(g, lane int) {
+	spec, _ := m.Format.spec()
+	m.packRow(g, lane, make([]byte, spec.rowBytes(m.Cols)))
+}
+
+// rawBlock is 32 weights of a row, decoded as far as their integers: the value of q is d (q - bias) + m, where the K formats
+// have d = D sc (sc2 from column 16 on, for Q6_K) and m = -M mn.
+type rawBlock struct {
+	q        [blockCols]uint8
+	d, m     uint16 // f16; D and M of the K formats
+	sc, sc2  uint8  // sub-scale; of columns 0 to 15 and 16 to 31 for Q6_K, as int8
+	mn       uint8  // sub-minimum
+	negative bool   // the minimum is subtracted
+}
+
+// decode reads block b of a raw row.
+func (r *rawBlock) decode(f Format, raw []byte, b int) {
+	switch f {
+	case Q8_0:
+		s := raw[b*34:][:34]
+		r.d = binary.LittleEndian.Uint16(s)
+		copy(r.q[:], s[2:])
+	case Q4_0:
+		s := raw[b*18:][:18]
+		r.d = binary.LittleEndian.Uint16(s)
+		r.nibbles(s[2:])
+	case Q4_1:
+		s := raw[b*20:][:20]
+		r.d, r.m = binary.LittleEndian.Uint16(s), binary.LittleEndian.Uint16(s[2:])
+		r.nibbles(s[4:])
+	case Q5_0:
+		s := raw[b*22:][:22]
+		r.d = binary.LittleEndian.Uint16(s)
+		r.nibbles(s[6:])
+		r.fifthBits(binary.LittleEndian.Uint32(s[2:]))
+		for i := range r.q {
+			r.q[i] -= 16
+		}
+	case Q5_1:
+		s := raw[b*24:][:24]
+		r.d, r.m = binary.LittleEndian.Uint16(s), binary.LittleEndian.Uint16(s[2:])
+		r.nibbles(s[8:])
+		r.fifthBits(binary.LittleEndian.Uint32(s[4:]))
+	case Q4_K:
+		s := raw[b/8*144:][:144]
+		r.kScales(s, b%8)
+		r.kNibbles(s[16:], b%8)
+	case Q5_K:
+		s := raw[b/8*176:][:176]
+		r.kScales(s, b%8)
+		r.kNibbles(s[48:], b%8)
+		for i := range r.q {
+			r.q[i] |= s[16+i] >> (b % 8) & 1 << 4
+		}
+	case Q6_K:
+		r.decode6K(raw[b/8*210:][:210], b%8)
+	default:
+		panic(fmt.Sprintf("tensor: %v has no blocks", f))
+	}
+}
+
+// nibbles reads columns 0..15 from the low and 16..31 from the high halves of 16 bytes.
+func (r *rawBlock) nibbles(s []byte) {
+	for i, v := range s[:16] {
+		r.q[i], r.q[i+16] = v&15, v>>4
+	}
+}
+
+func (r *rawBlock) fifthBits(h uint32) {
+	for i := range r.q {
+		r.q[i] |= uint8(h>>i&1) << 4
+	}
+}
+
+// kNibbles reads sub-block j of a K format: 32 bytes hold two sub-blocks, the even one in the low nibbles.
+func (r *rawBlock) kNibbles(qs []byte, j int) {
+	for i := range r.q {
+		r.q[i] = qs[j/2*32+i] >> (j % 2 * 4) & 15
+	}
+}
+
+// kScales reads D, M and the 6-bit scale and minimum of sub-block j.
+func (r *rawBlock) kScales(s []byte, j int) {
+	r.d, r.m = binary.LittleEndian.Uint16(s), binary.LittleEndian.Uint16(s[2:])
+	r.negative = true
+	p := s[4:16]
+	if j < 4 {
+		r.sc, r.mn = p[j]&63, p[j+4]&63
+		return
+	}
+	r.sc = p[j+4]&15 | p[j-4]>>6<<4
+	r.mn = p[j+4]>>4 | p[j]>>6<<4
+}
+
+// decode6K reads sub-block j of a Q6_K super-block.
+func (r *rawBlock) decode6K(s []byte, j int) {
+	half, quarter := j/4, j%4
+	low, top := s[half*64+quarter%2*32:], s[128+half*32:]
+	for i := range r.q {
+		r.q[i] = low[i]>>(quarter/2*4)&15 | top[i]>>(2*quarter)&3<<4
+	}
+	r.sc, r.sc2 = s[192+2*j], s[192+2*j+1]
+	r.d = binary.LittleEndian.Uint16(s[208:])
+}
+
+// encode writes the block as lane of a packed block of layout l.
+func (r *rawBlock) encode(l layout, lane int, quants, scales, supers []byte) {
+	switch l {
+	case layoutI8:
+		r.placePairs(quants, lane)
+		putHalf(scales, lane, r.d)
+	case layoutI8Min:
+		r.placePairs(quants, lane)
+		d, m := r.scaleMin()
+		binary.LittleEndian.PutUint32(scales[lane*4:], math.Float32bits(d))
+		binary.LittleEndian.PutUint32(scales[64+lane*4:], math.Float32bits(m))
+	case layoutU4:
+		r.placeNibbles(quants, lane)
+		putHalf(scales, lane, r.d)
+	case layoutU4Min:
+		r.placeNibbles(quants, lane)
+		putHalf(scales, lane, r.d)
+		putHalf(scales, lane+16, r.m)
+	case layoutU4K:
+		r.placeNibbles(quants, lane)
+		scales[lane], scales[16+lane] = r.sc, r.mn
+		putHalf(supers, lane, r.d)
+		putHalf(supers, lane+16, r.m)
+	case layoutS6K:
+		r.place6(quants, lane)
+		scales[lane], scales[16+lane] = r.sc, r.sc2
+		putHalf(supers, lane, r.d)
+	default:
+		panic(fmt.Sprintf("tensor: layout %d has no blocks", l))
+	}
+}
+
+// scaleMin returns the scale and minimum of Q5_1 and Q5_K; both are exact in f32.
+func (r *rawBlock) scaleMin() (d, m float32) {
+	d, m = halfToFloat(r.d), halfToFloat(r.m)
+	if r.negative {
+		return d * float32(r.sc), -m * float32(r.mn)
+	}
+	return d, m
+}
+
+func putHalf(b []byte, i int, v uint16) { binary.LittleEndian.PutUint16(b[2*i:], v) }
+
+func half(b []byte, i int) float32 { return halfToFloat(binary.LittleEndian.Uint16(b[2*i:])) }
+
+func (r *rawBlock) placePairs(quants []byte, lane int) {
+	for p := range 16 {
+		dst := quants[p*32+lane*2:][:2]
+		dst[0], dst[1] = r.q[2*p], r.q[2*p+1]
+	}
+}
+
+func (r *rawBlock) placeNibbles(quants []byte, lane int) {
+	for j := range 4 {
+		dst := quants[j*64+lane*4:][:4]
+		for i := range dst {
+			dst[i] = r.q[4*j+i] | r.q[16+4*j+i]<<4
+		}
+	}
+}
+
+// place6 writes six-bit values. Other lanes' bytes stay; a byte belongs to one lane.
+func (r *rawBlock) place6(quants []byte, lane int) {
+	at := lane%8*4 + lane/8
+	for j := range 8 {
+		for i := range 2 {
+			quants[j*32+at+2*i] = r.q[2*j+i]&15 | r.q[2*(j+8)+i]&15<<4
+		}
+	}
+	for j := range 4 {
+		for i := range 2 {
+			var v uint8
+			for t := range 4 {
+				v |= r.q[2*(j+4*t)+i] >> 4 << (2 * t)
+			}
+			quants[256+j*32+at+2*i] = v
+		}
+	}
+}
