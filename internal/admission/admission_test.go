@@ -1,0 +1,340 @@
+package admission
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/bulkhead-kv/bulkhead/internal/fault"
+)
+
+var noon = time.Date(2026, 12, 1, 12, 0, 0, 0, time.UTC)
+
+func worker(role string, context, served, pages, reserved int) Worker {
+	return Worker{Node: role + "-0", Role: role, ContextTokens: context, ServedTokens: served, PoolPages: pages,
+		ReservedPages: reserved, UsablePages: pages - reserved, PageTokens: 16}
+}
+
+// Whoever has the smallest bound, the limit is that bound and says whose it is.
+func TestEffective(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		served int
+		p, d   Worker
+		want   Limit
+	}{
+		{"gateway", 100, worker("prefill", 8192, 0, 512, 2), worker("decode", 8192, 0, 512, 2), Limit{100, "served context of the gateway"}},
+		{"prefill's pool", 4096, worker("prefill", 8192, 0, 12, 2), worker("decode", 8192, 0, 512, 2), Limit{160, "pool of prefill worker prefill-0"}},
+		{"decode's pool", 0, worker("prefill", 8192, 0, 512, 2), worker("decode", 8192, 0, 11, 1), Limit{160, "pool of decode worker decode-0"}},
+		{"model context", 0, worker("prefill", 70, 0, 512, 2), worker("decode", 8192, 0, 512, 2), Limit{70, "model context of prefill worker prefill-0"}},
+		{"decode's served context", 0, worker("prefill", 8192, 0, 512, 2), worker("decode", 8192, 90, 512, 2), Limit{90, "served context of decode worker decode-0"}},
+		{"no pool at all", 50, worker("prefill", 8192, 0, 0, 2), worker("decode", 8192, 0, 512, 2), Limit{0, "pool of prefill worker prefill-0"}},
+		{"no pool at all, first of two", 0, worker("prefill", 8192, 0, 0, 2), worker("decode", 8192, 0, 512, 2), Limit{0, "pool of prefill worker prefill-0"}},
+	} {
+		if diff := cmp.Diff(c.want, Effective(c.served, []Worker{c.p, c.d})); diff != "" {
+			t.Errorf("%s is the smallest; limit differs (-want +got):\n%s", c.name, diff)
+		}
+	}
+	if got := Effective(0, nil); got.Tokens != 0 {
+		t.Errorf("without workers the limit is %d, want 0", got.Tokens)
+	}
+}
+
+func TestQuarantineLowersUsableOnly(t *testing.T) {
+	w := worker("decode", 8192, 0, 12, 2)
+	w.UsablePages -= 3
+	if w.NominalTokens() != 160 || w.UsableTokens() != 112 {
+		t.Fatalf("nominal %d, usable %d; want 160 and 112", w.NominalTokens(), w.UsableTokens())
+	}
+}
+
+func TestDecide(t *testing.T) {
+	limit := Limit{Tokens: 100}
+	for _, c := range []struct {
+		name                   string
+		prompt, asked, reserve int
+		want                   Grant
+		kind                   fault.Kind
+	}{
+		{"fits", 50, 10, 20, Grant{Output: 10}, 0},
+		{"exactly", 50, 51, 20, Grant{Output: 51}, 0},
+		{"one too many is clamped", 50, 52, 20, Grant{Output: 51, Clamped: true}, 0},
+		{"not named: the reserve", 50, 0, 20, Grant{Output: 20}, 0},
+		{"not named, little room", 95, 0, 20, Grant{Output: 6}, 0},
+		{"a prompt of the limit gets one token", 100, 0, 20, Grant{Output: 1}, 0},
+		{"one over", 101, 1, 20, Grant{}, fault.OverContext},
+		{"empty", 0, 1, 20, Grant{}, fault.Invalid},
+	} {
+		got, err := limit.Decide(c.prompt, c.asked, c.reserve)
+		if diff := cmp.Diff(c.want, got); diff != "" || (err != nil && fault.Of(err) != c.kind) || (err == nil) != (c.kind == 0) {
+			t.Errorf("%s: %v (-want +got):\n%s", c.name, err, diff)
+		}
+		if c.kind == fault.OverContext && (!strings.Contains(err.Error(), "101") || !strings.Contains(err.Error(), "100")) {
+			t.Errorf("%q lacks one of the numbers 101 and 100", err)
+		}
+	}
+}
+
+func TestGrantNeverExceedsLimit(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limit := Limit{Tokens: rapid.IntRange(0, 1000).Draw(t, "limit")}
+		prompt, asked := rapid.IntRange(1, 1100).Draw(t, "prompt"), rapid.IntRange(0, 1100).Draw(t, "asked")
+		g, err := limit.Decide(prompt, asked, rapid.IntRange(0, 50).Draw(t, "reserve"))
+		if (err == nil) != (prompt <= limit.Tokens) {
+			t.Fatalf("a prompt of %d under a limit of %d: %v", prompt, limit.Tokens, err)
+		}
+		if err == nil && (g.Output < 1 || Stored(prompt, g.Output) > limit.Tokens || asked > 0 && g.Output > asked) {
+			t.Fatalf("granted %d for a prompt of %d, asked %d, limit %d", g.Output, prompt, asked, limit.Tokens)
+		}
+	})
+}
+
+func TestQuotaRefusals(t *testing.T) {
+	until := noon.Add(time.Hour)
+	for _, c := range []struct {
+		name   string
+		limits Limits
+		before []Ask
+		ask    Ask
+		after  time.Duration // 0: accepted; -1: refused, waiting does not help
+	}{
+		{"no limits", Limits{}, []Ask{{9, 9999, until}}, Ask{9, 9999, until}, 0},
+		{"last request of the minute", Limits{RequestsPerMinute: 2}, []Ask{{1, 1, until}}, Ask{1, 1, until}, 0},
+		{"requests used up", Limits{RequestsPerMinute: 2}, []Ask{{1, 1, until}, {1, 1, until}}, Ask{1, 1, until}, 30 * time.Second},
+		{"tokens used up", Limits{TokensPerMinute: 60}, []Ask{{1, 50, until}}, Ask{1, 15, until}, 5 * time.Second},
+		{"tokens over the minute", Limits{TokensPerMinute: 60}, nil, Ask{1, 61, until}, -1},
+		{"concurrency", Limits{Concurrency: 2}, []Ask{{1, 1, until}}, Ask{2, 1, until}, concurrencyRetry},
+		{"more choices than ever", Limits{Concurrency: 2}, nil, Ask{3, 1, until}, -1},
+		{"reserved tokens", Limits{ReservedTokens: 100}, []Ask{{1, 90, until}}, Ask{1, 11, until}, concurrencyRetry},
+		{"more reserved than ever", Limits{ReservedTokens: 100}, nil, Ask{1, 101, until}, -1},
+	} {
+		q := NewQuotas()
+		for _, b := range c.before {
+			if _, err := q.Reserve(noon, "ada", c.limits, b); err != nil {
+				t.Fatalf("%s: set-up: %v", c.name, err)
+			}
+		}
+		_, err := q.Reserve(noon, "ada", c.limits, c.ask)
+		after, ok := RetryAfter(err)
+		if (err == nil) != (c.after == 0) || ok != (c.after > 0) || ok && after != c.after || err != nil && fault.Of(err) != fault.OverQuota {
+			t.Errorf("%s: %v, retry after %s; want %s", c.name, err, after, c.after)
+		}
+		if _, err := q.Reserve(noon, "bob", Limits{}, c.ask); err != nil {
+			t.Errorf("%s: another tenant is refused: %v", c.name, err)
+		}
+	}
+}
+
+func TestQuotaFlowsBack(t *testing.T) {
+	q, limits := NewQuotas(), Limits{TokensPerMinute: 100, RequestsPerMinute: 100}
+	id, err := q.Reserve(noon, "ada", limits, Ask{1, 100, noon.Add(time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if q.Check(noon, "ada", limits) == nil {
+		t.Error("a tenant whose tokens are all reserved passes the check")
+	}
+	q.Settle(noon, id, 30)
+	q.Settle(noon, id, 0) // the second one changes nothing
+	if _, err := q.Reserve(noon, "ada", limits, Ask{1, 71, noon}); err == nil {
+		t.Error("71 tokens are given after 30 of 100 were used")
+	}
+	if _, err := q.Reserve(noon, "ada", limits, Ask{1, 70, noon}); err != nil {
+		t.Errorf("70 tokens are not given after 30 of 100 were used: %v", err)
+	}
+	if ended := q.Expire(noon); ended != 1 {
+		t.Errorf("%d reservations expired, want 1", ended)
+	}
+	if _, err := q.Reserve(noon, "ada", limits, Ask{1, 1, noon}); err == nil {
+		t.Error("an expired reservation gives its tokens back")
+	}
+	if _, err := q.Reserve(noon.Add(time.Minute), "ada", limits, Ask{1, 100, noon}); err != nil {
+		t.Errorf("the bucket is not full after a minute: %v", err)
+	}
+}
+
+// Whatever happens: what is held is the sum of the open reservations, within the
+// limits, and the tokens spent in a window are at most the bucket and its inflow.
+func TestQuotaConservation(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limits := Limits{TokensPerMinute: rapid.IntRange(1, 500).Draw(t, "tpm"), Concurrency: rapid.IntRange(1, 8).Draw(t, "concurrency"),
+			ReservedTokens: rapid.IntRange(1, 500).Draw(t, "reserved"), RequestsPerMinute: rapid.IntRange(1, 50).Draw(t, "rpm")}
+		q, now := NewQuotas(), noon
+		open := map[Reservation]Ask{}
+		spent, requests := 0, 0
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			now = now.Add(time.Duration(rapid.IntRange(0, 20_000).Draw(t, "ms")) * time.Millisecond)
+			if rapid.Bool().Draw(t, "reserve") {
+				ask := Ask{rapid.IntRange(1, 3).Draw(t, "choices"), rapid.IntRange(1, 100).Draw(t, "tokens"), now.Add(time.Hour * 24)}
+				if id, err := q.Reserve(now, "ada", limits, ask); err == nil {
+					open[id] = ask
+					requests++
+				}
+			} else {
+				for id, ask := range open {
+					used := rapid.IntRange(0, ask.Tokens).Draw(t, "used")
+					q.Settle(now, id, used)
+					q.Settle(now, id, 0)
+					spent += used
+					delete(open, id)
+					break
+				}
+			}
+			choices, tokens := 0, 0
+			for _, ask := range open {
+				choices, tokens = choices+ask.Choices, tokens+ask.Tokens
+			}
+			if c, k := q.Held("ada"); c != choices || k != tokens || c > limits.Concurrency || k > limits.ReservedTokens {
+				t.Fatalf("held %d choices and %d tokens, open are %d and %d, limits %+v", c, k, choices, tokens, limits)
+			}
+			minutes := now.Sub(noon).Minutes()
+			if float64(spent+tokens) > float64(limits.TokensPerMinute)*(1+minutes)+1e-6 || float64(requests) > float64(limits.RequestsPerMinute)*(1+minutes)+1e-6 {
+				t.Fatalf("%d tokens and %d requests in %.2f minutes, limits %+v", spent+tokens, requests, minutes, limits)
+			}
+		}
+	})
+}
+
+func TestAccountsAreForgotten(t *testing.T) {
+	q, limits := NewQuotas(), Limits{TokensPerMinute: 10}
+	id, _ := q.Reserve(noon, "ada", limits, Ask{1, 10, noon.Add(time.Hour)})
+	q.Settle(noon, id, 10)
+	if q.Expire(noon); len(q.accounts) != 1 {
+		t.Error("an account in debt is forgotten")
+	}
+	if q.Expire(noon.Add(time.Minute)); len(q.accounts) != 0 {
+		t.Error("a full, idle account is kept")
+	}
+}
+
+func queue() *Queue {
+	return NewQueue(QueueConfig{TicketsMax: 1000, TenantTicketsMax: 900, RetryAfter: time.Second})
+}
+
+func TestQueueIsBounded(t *testing.T) {
+	q := NewQueue(QueueConfig{TicketsMax: 3, TenantTicketsMax: 2, RetryAfter: 7 * time.Second})
+	if err := q.Push(Ticket{1, "ada", 5}, Ticket{2, "ada", 5}); err != nil {
+		t.Fatal(err)
+	}
+	for _, tickets := range [][]Ticket{{{3, "ada", 1}}, {{4, "bob", 1}, {5, "bob", 1}}} {
+		err := q.Push(tickets...)
+		if after, ok := RetryAfter(err); fault.Of(err) != fault.Busy || !ok || after != 7*time.Second {
+			t.Errorf("a full queue gives %v, retry after %s", err, after)
+		}
+	}
+	if q.Len() != 2 || q.TenantLen("bob") != 0 {
+		t.Errorf("%d tickets wait, bob has %d; a refused push leaves something behind", q.Len(), q.TenantLen("bob"))
+	}
+	if err := q.Push(Ticket{6, "bob", 1}); err != nil {
+		t.Errorf("the last place is refused: %v", err)
+	}
+}
+
+func TestQueueReturnsFirst(t *testing.T) {
+	q := queue()
+	if err := q.Push(Ticket{1, "ada", 5}, Ticket{2, "ada", 5}); err != nil {
+		t.Fatal(err)
+	}
+	first, _ := q.Pop()
+	q.PushBack(first)
+	if head, _ := q.Head(); head.ID != 1 {
+		t.Errorf("ticket %d is next, want 1, which came back", head.ID)
+	}
+	if !q.Remove("ada", 1) || q.Remove("ada", 1) || q.Remove("bob", 2) {
+		t.Error("Remove takes what is not there, or leaves what is")
+	}
+}
+
+// Two tenants that both wait get tokens at one rate, whatever their tickets' sizes.
+func TestQueueIsFair(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		q, id, most := queue(), uint64(0), 1
+		for _, tenant := range []string{"ada", "bob", "eve"} {
+			size := rapid.IntRange(1, 4000).Draw(t, tenant+" size")
+			for range rapid.IntRange(1, 40).Draw(t, tenant) {
+				id++
+				tokens := rapid.IntRange(1, size).Draw(t, "tokens")
+				most = max(most, tokens)
+				if err := q.Push(Ticket{id, tenant, tokens}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		given := map[string]int{}
+		for q.TenantLen("ada") > 0 && q.TenantLen("bob") > 0 && q.TenantLen("eve") > 0 {
+			w, _ := q.Pop()
+			given[w.Tenant] += w.Tokens
+			if spread := max(given["ada"], given["bob"], given["eve"]) - min(given["ada"], given["bob"], given["eve"]); spread > 2*most {
+				t.Fatalf("tokens given %v differ by %d, largest ticket %d", given, spread, most)
+			}
+		}
+	})
+}
+
+// Every ticket leaves once, in its tenant's order, by Pop or Remove.
+func TestQueueConservation(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		q, id := queue(), uint64(0)
+		want := map[string][]uint64{}
+		for range rapid.IntRange(1, 120).Draw(t, "steps") {
+			tenant := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "tenant")
+			switch rapid.IntRange(0, 3).Draw(t, "what") {
+			case 0, 1:
+				id++
+				if q.Push(Ticket{id, tenant, rapid.IntRange(1, 100).Draw(t, "tokens")}) == nil {
+					want[tenant] = append(want[tenant], id)
+				}
+			case 2:
+				head, _ := q.Head()
+				w, ok := q.Pop()
+				if ok && (head != w || want[w.Tenant][0] != w.ID) {
+					t.Fatalf("ticket %d of %s came out, head was %d, first is %d", w.ID, w.Tenant, head.ID, want[w.Tenant][0])
+				}
+				if ok && rapid.Bool().Draw(t, "back") {
+					q.PushBack(w)
+				} else if ok {
+					want[w.Tenant] = want[w.Tenant][1:]
+				}
+			case 3:
+				if n := len(want[tenant]); n > 0 && q.Remove(tenant, want[tenant][n-1]) {
+					want[tenant] = want[tenant][:n-1]
+				}
+			}
+			total := 0
+			for tenant, ids := range want {
+				total += len(ids)
+				if q.TenantLen(tenant) != len(ids) {
+					t.Fatalf("%d tickets of %s wait, want %d", q.TenantLen(tenant), tenant, len(ids))
+				}
+			}
+			if q.Len() != total || len(q.lanes) > 4 {
+				t.Fatalf("%d tickets in %d lanes, want %d tickets", q.Len(), len(q.lanes), total)
+			}
+		}
+	})
+}
+
+// A tenant that floods the queue and then a quiet one: the quiet one's ticket
+// waits for one ticket at most.
+func TestLatecomerIsNotBehindTheFlood(t *testing.T) {
+	q := queue()
+	for i := range uint64(500) {
+		if err := q.Push(Ticket{i + 1, "flood", 100}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 50 {
+		q.Pop()
+	}
+	if err := q.Push(Ticket{1000, "quiet", 100}); err != nil {
+		t.Fatal(err)
+	}
+	first, _ := q.Pop()
+	second, _ := q.Pop()
+	if first.ID != 1000 && second.ID != 1000 {
+		t.Fatalf("tickets of %s and %s came before the quiet tenant's", first.Tenant, second.Tenant)
+	}
+}

@@ -1,0 +1,183 @@
+package admission
+
+import (
+	"time"
+
+	"github.com/bulkhead-kv/bulkhead/internal/fault"
+)
+
+// Ticket is one choice that waits for a pair of workers.
+type Ticket struct {
+	ID     uint64 // unique among all tickets ever pushed
+	Tenant string
+	Tokens int // prompt and granted output
+}
+
+// QueueConfig bounds a Queue.
+type QueueConfig struct {
+	TicketsMax       int           // in all
+	TenantTicketsMax int           // of one tenant
+	RetryAfter       time.Duration // told to those who find it full
+}
+
+// Queue orders waiting tickets: first come first served within a tenant, and by
+// tokens among tenants. Each tenant with waiting tickets has a start tag in
+// virtual time, the tokens served so far as if all such tenants were served at
+// one rate; the smallest tag is next and moves on by its ticket's tokens. While
+// two tenants both wait, what they were given differs by at most two of the
+// largest tickets (start-time fair queueing, Goyal, Vin and Cheng 1996).
+type Queue struct {
+	config  QueueConfig
+	virtual uint64 // start tag of the ticket that was taken last
+	lanes   map[string]*lane
+	order   []*lane // lanes with tickets, in the order in which they began to wait
+	count   int
+}
+
+type lane struct {
+	tenant  string
+	start   uint64 // tag of the first ticket; after the last one, of the next to come
+	tickets []waiting
+}
+
+type waiting struct {
+	Ticket
+	charge uint64 // zero for a ticket that comes back and was charged before
+}
+
+// NewQueue is empty.
+func NewQueue(config QueueConfig) *Queue {
+	return &Queue{config: config, lanes: map[string]*lane{}}
+}
+
+// Push queues all of the tickets of one request, which have one tenant, or none:
+// an error of kind fault.Busy with a RetryAfter.
+func (q *Queue) Push(tickets ...Ticket) error {
+	if len(tickets) == 0 {
+		return nil
+	}
+	l := q.lane(tickets[0].Tenant)
+	if n := len(l.tickets) + len(tickets); n > q.config.TenantTicketsMax {
+		q.prune(l)
+		return refuse(fault.Busy, q.config.RetryAfter, "%d requests of the tenant are waiting, the queue has room for %d", n-len(tickets), q.config.TenantTicketsMax)
+	}
+	if q.count+len(tickets) > q.config.TicketsMax {
+		q.prune(l)
+		return refuse(fault.Busy, q.config.RetryAfter, "%d requests are waiting, the queue has room for %d", q.count, q.config.TicketsMax)
+	}
+	for _, t := range tickets {
+		q.insert(l, len(l.tickets), waiting{t, uint64(max(t.Tokens, 1))})
+	}
+	return nil
+}
+
+// PushBack queues a ticket that was taken and found no room at the workers: it
+// is its tenant's first again, costs nothing more and is never refused, because
+// it held its place all along.
+func (q *Queue) PushBack(t Ticket) {
+	q.insert(q.lane(t.Tenant), 0, waiting{t, 0})
+}
+
+func (q *Queue) lane(tenant string) *lane {
+	l := q.lanes[tenant]
+	if l == nil {
+		l = &lane{tenant: tenant}
+		q.lanes[tenant] = l
+	}
+	return l
+}
+
+func (q *Queue) insert(l *lane, at int, w waiting) {
+	if len(l.tickets) == 0 {
+		l.start = max(l.start, q.virtual)
+		q.order = append(q.order, l)
+	}
+	l.tickets = append(l.tickets, waiting{})
+	copy(l.tickets[at+1:], l.tickets[at:])
+	l.tickets[at] = w
+	q.count++
+}
+
+// Head is the ticket whose turn it is.
+func (q *Queue) Head() (Ticket, bool) {
+	l := q.next()
+	if l == nil {
+		return Ticket{}, false
+	}
+	return l.tickets[0].Ticket, true
+}
+
+// Pop takes the ticket whose turn it is.
+func (q *Queue) Pop() (Ticket, bool) {
+	l := q.next()
+	if l == nil {
+		return Ticket{}, false
+	}
+	w := l.tickets[0]
+	q.virtual = l.start
+	l.start += w.charge
+	q.cut(l, 0)
+	return w.Ticket, true
+}
+
+// next is the waiting lane with the smallest tag, the longest waiting of equals.
+func (q *Queue) next() (least *lane) {
+	for _, l := range q.order {
+		if least == nil || l.start < least.start {
+			least = l
+		}
+	}
+	return least
+}
+
+// Remove takes a ticket out, wherever it stands, without a charge.
+func (q *Queue) Remove(tenant string, id uint64) bool {
+	l := q.lanes[tenant]
+	if l == nil {
+		return false
+	}
+	for i := range l.tickets {
+		if l.tickets[i].ID == id {
+			q.cut(l, i)
+			return true
+		}
+	}
+	return false
+}
+
+func (q *Queue) cut(l *lane, at int) {
+	l.tickets = append(l.tickets[:at], l.tickets[at+1:]...)
+	q.count--
+	if len(l.tickets) > 0 {
+		return
+	}
+	for i := range q.order {
+		if q.order[i] == l {
+			q.order = append(q.order[:i], q.order[i+1:]...)
+			break
+		}
+	}
+	for _, other := range q.lanes {
+		q.prune(other)
+	}
+}
+
+// prune forgets a lane that has no ticket and no debt: its tag isn't ahead of
+// the virtual time, which it would start from anyway.
+func (q *Queue) prune(l *lane) {
+	if len(l.tickets) == 0 && (l.start <= q.virtual || q.count == 0) {
+		delete(q.lanes, l.tenant)
+	}
+}
+
+// Len is the number of waiting tickets.
+func (q *Queue) Len() int { return q.count }
+
+// TenantLen is the number of waiting tickets of one tenant. A tenant is told its
+// own number only.
+func (q *Queue) TenantLen(tenant string) int {
+	if l := q.lanes[tenant]; l != nil {
+		return len(l.tickets)
+	}
+	return 0
+}
