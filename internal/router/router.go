@@ -1,0 +1,164 @@
+// Package router chooses the prefill and the decode worker of a request.
+//
+// A pair must mean the same by a page (fingerprint), see each other, be fresh,
+// not drain, hold the served limit and have room now. Among the pairs left the
+// one with the least work in tokens is taken. Pure: time and states are passed in.
+package router
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/bulkhead-kv/bulkhead/internal/fault"
+	"github.com/bulkhead-kv/bulkhead/kv"
+)
+
+// Worker is what is known of one worker.
+type Worker struct {
+	Node         string
+	Epoch        kv.Epoch
+	Fingerprint  kv.Fingerprint
+	Up           bool
+	Draining     bool
+	Seen         time.Time // when its state was last heard
+	UsableTokens int       // longest sequence it can hold now
+	UsablePages  int
+	PageTokens   int
+	QueuedTokens int // prompt tokens it said it has not computed yet
+	HeldPages    int // pages that requests of this gateway hold there
+	HeldTokens   int // tokens of work that this gateway has given it and not seen done
+	LastFailure  time.Time
+	UnseenPeers  []string // nodes that it says it has no link to
+}
+
+// Need is what a request takes.
+type Need struct {
+	PromptTokens int
+	StoredTokens int // prompt and granted output as far as it is stored
+}
+
+// Rules bounds the choice.
+type Rules struct {
+	FreshFor    time.Duration // a state older than this is stale
+	AvoidFor    time.Duration // a worker that failed this recently is taken last
+	LimitTokens int           // the served limit
+}
+
+// Pair is a choice.
+type Pair struct{ Prefill, Decode Worker }
+
+// Pick chooses a pair. The error is of kind fault.Busy when pairs exist and none
+// has room now, and fault.Unavailable, with the reasons, when there is none.
+func Pick(now time.Time, prefill, decode []Worker, need Need, rules Rules) (Pair, error) {
+	p, outP := usable(now, prefill, rules)
+	d, outD := usable(now, decode, rules)
+	pairs := pairsOf(p, d)
+	if len(pairs) == 0 {
+		return Pair{}, fault.New(fault.Unavailable, "no prefill and decode worker can serve together: %s", reasons(p, d, outP, outD))
+	}
+	pairs = slices.DeleteFunc(pairs, func(c Pair) bool { return !c.hasRoom(need) })
+	if len(pairs) == 0 {
+		return Pair{}, fault.New(fault.Busy, "no pair of workers has room for %d tokens now", need.StoredTokens)
+	}
+	return slices.MinFunc(pairs, func(a, b Pair) int { return compare(now, rules, a, b) }), nil
+}
+
+// Pairs lists the pairs that may serve, room or not.
+func Pairs(now time.Time, prefill, decode []Worker, rules Rules) []Pair {
+	p, _ := usable(now, prefill, rules)
+	d, _ := usable(now, decode, rules)
+	return pairsOf(p, d)
+}
+
+// usable splits the workers into those that may serve and the reasons of the rest.
+func usable(now time.Time, workers []Worker, rules Rules) (in []Worker, out []string) {
+	for _, w := range workers {
+		if why := w.Excluded(now, rules); why != "" {
+			out = append(out, w.Node+": "+why)
+		} else {
+			in = append(in, w)
+		}
+	}
+	return in, out
+}
+
+// Excluded says why a worker may not serve at all; empty when it may.
+func (w Worker) Excluded(now time.Time, rules Rules) string {
+	switch {
+	case !w.Up:
+		return "not connected"
+	case w.Epoch == 0:
+		return "no epoch known"
+	case now.Sub(w.Seen) > rules.FreshFor:
+		return "its state is stale"
+	case w.Draining:
+		return "draining"
+	case w.UsableTokens < rules.LimitTokens:
+		return fmt.Sprintf("holds %d tokens, %d are served", w.UsableTokens, rules.LimitTokens)
+	}
+	return ""
+}
+
+func pairsOf(prefill, decode []Worker) (pairs []Pair) {
+	for _, p := range prefill {
+		for _, d := range decode {
+			if p.Fingerprint == d.Fingerprint && !slices.Contains(d.UnseenPeers, p.Node) && !slices.Contains(p.UnseenPeers, d.Node) {
+				pairs = append(pairs, Pair{p, d})
+			}
+		}
+	}
+	return pairs
+}
+
+func (c Pair) hasRoom(need Need) bool {
+	return c.Prefill.fits(need.PromptTokens) && c.Decode.fits(need.StoredTokens)
+}
+
+func (w Worker) fits(tokens int) bool {
+	if w.PageTokens < 1 {
+		return false
+	}
+	pages := (tokens + w.PageTokens - 1) / w.PageTokens
+	return w.HeldPages+pages <= w.UsablePages
+}
+
+// compare orders pairs: those that failed lately last, then by tokens of work,
+// then by the pages held, then by name so that equal loads have one answer.
+func compare(now time.Time, rules Rules, a, b Pair) int {
+	return cmp.Or(
+		cmp.Compare(a.failures(now, rules), b.failures(now, rules)),
+		cmp.Compare(a.work(), b.work()),
+		cmp.Compare(a.Decode.HeldPages+a.Prefill.HeldPages, b.Decode.HeldPages+b.Prefill.HeldPages),
+		strings.Compare(a.Prefill.Node, b.Prefill.Node),
+		strings.Compare(a.Decode.Node, b.Decode.Node),
+	)
+}
+
+func (c Pair) failures(now time.Time, rules Rules) (n int) {
+	for _, w := range []Worker{c.Prefill, c.Decode} {
+		if !w.LastFailure.IsZero() && now.Sub(w.LastFailure) < rules.AvoidFor {
+			n++
+		}
+	}
+	return n
+}
+
+// work is what stands before a new request: prompt tokens to compute at prefill,
+// as the worker or this gateway counts them, and tokens held at decode.
+func (c Pair) work() int {
+	return max(c.Prefill.QueuedTokens, c.Prefill.HeldTokens) + c.Decode.HeldTokens
+}
+
+func reasons(p, d []Worker, outP, outD []string) string {
+	out := append(slices.Clone(outP), outD...)
+	switch {
+	case len(p) > 0 && len(d) > 0:
+		out = append(out, "fingerprints or links don't pair")
+	case len(out) == 0:
+		out = append(out, "none is known")
+	}
+	return strings.Join(out, "; ")
+}

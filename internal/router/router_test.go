@@ -1,0 +1,127 @@
+package router
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/bulkhead-kv/bulkhead/internal/fault"
+	"github.com/bulkhead-kv/bulkhead/kv"
+)
+
+var (
+	noon  = time.Date(2026, 12, 1, 12, 0, 0, 0, time.UTC)
+	rules = Rules{FreshFor: 5 * time.Second, AvoidFor: 10 * time.Second, LimitTokens: 1000}
+	need  = Need{PromptTokens: 100, StoredTokens: 160}
+)
+
+func worker(node string, change func(*Worker)) Worker {
+	w := Worker{Node: node, Epoch: 1, Fingerprint: kv.Fingerprint{1}, Up: true, Seen: noon, UsableTokens: 1600, UsablePages: 100, PageTokens: 16}
+	if change != nil {
+		change(&w)
+	}
+	return w
+}
+
+// One worker with the given fault beside a good one: the good one is taken. Alone
+// it gives an error that names it and why.
+func TestExclusions(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*Worker)
+		kind   fault.Kind
+		says   string
+	}{
+		{"down", func(w *Worker) { w.Up = false }, fault.Unavailable, "bad: not connected"},
+		{"never reached", func(w *Worker) { w.Epoch = 0 }, fault.Unavailable, "bad: no epoch"},
+		{"stale", func(w *Worker) { w.Seen = noon.Add(-6 * time.Second) }, fault.Unavailable, "bad: its state is stale"},
+		{"draining", func(w *Worker) { w.Draining = true }, fault.Unavailable, "bad: draining"},
+		{"below the limit", func(w *Worker) { w.UsableTokens = 999 }, fault.Unavailable, "bad: holds 999 tokens, 1000 are served"},
+		{"other weights", func(w *Worker) { w.Fingerprint = kv.Fingerprint{2} }, fault.Unavailable, "don't pair"},
+		{"no link", func(w *Worker) { w.UnseenPeers = []string{"p", "d"} }, fault.Unavailable, "don't pair"},
+		{"full", func(w *Worker) { w.HeldPages = 95 }, fault.Busy, "160 tokens"},
+		{"no page size", func(w *Worker) { w.PageTokens = 0 }, fault.Busy, "160 tokens"},
+	} {
+		bad, p, d := worker("bad", c.change), worker("p", nil), worker("d", nil)
+		for _, role := range []string{"prefill", "decode"} {
+			prefill, decode := []Worker{bad}, []Worker{d}
+			if role == "decode" {
+				prefill, decode = []Worker{p}, []Worker{bad}
+			}
+			_, err := Pick(noon, prefill, decode, need, rules)
+			if err == nil || fault.Of(err) != c.kind || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%s %s worker alone: %v, want %s with %q", c.name, role, err, c.kind, c.says)
+			}
+		}
+		pair, err := Pick(noon, []Worker{bad, p}, []Worker{bad, d}, need, rules)
+		if err == nil && c.kind != fault.Unavailable && pair.Decode.Node == "bad" {
+			t.Errorf("%s worker is taken though another has room", c.name)
+		}
+		if err != nil || c.says != "don't pair" && (pair.Prefill.Node != "p" || pair.Decode.Node != "d") {
+			t.Errorf("beside a %s worker the pair is %s and %s (%v), want p and d", c.name, pair.Prefill.Node, pair.Decode.Node, err)
+		}
+	}
+}
+
+func TestLeastWorkWins(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		busy func(*Worker)
+	}{
+		{"queued tokens", func(w *Worker) { w.QueuedTokens = 5 }},
+		{"tokens given", func(w *Worker) { w.HeldTokens = 5 }},
+		{"pages held", func(w *Worker) { w.HeldPages = 5 }},
+		{"failed lately", func(w *Worker) { w.LastFailure = noon.Add(-time.Second) }},
+	} {
+		prefill := []Worker{worker("p0", c.busy), worker("p1", nil)}
+		pair, err := Pick(noon, prefill, []Worker{worker("d", nil)}, need, rules)
+		if err != nil || pair.Prefill.Node != "p1" {
+			t.Errorf("%s: %s is taken (%v), want p1", c.name, pair.Prefill.Node, err)
+		}
+	}
+}
+
+func TestOldFailureIsForgotten(t *testing.T) {
+	p0 := worker("p0", func(w *Worker) { w.LastFailure = noon.Add(-11 * time.Second) })
+	pair, err := Pick(noon, []Worker{p0, worker("p1", nil)}, []Worker{worker("d", nil)}, need, rules)
+	if err != nil || pair.Prefill.Node != "p0" {
+		t.Errorf("%s is taken (%v), want p0, which failed long ago", pair.Prefill.Node, err)
+	}
+}
+
+func TestNoWorkers(t *testing.T) {
+	if _, err := Pick(noon, nil, nil, need, rules); fault.Of(err) != fault.Unavailable {
+		t.Errorf("without workers: %v, want unavailable", err)
+	}
+}
+
+// A chosen pair always satisfies the rules, and a pair is found whenever there is one.
+func TestPickIsSoundAndComplete(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		draw := func(role string) (ws []Worker) {
+			for i := range rapid.IntRange(0, 4).Draw(t, role) {
+				ws = append(ws, worker(role+string(rune('0'+i)), func(w *Worker) {
+					w.Up = rapid.IntRange(0, 4).Draw(t, "up") > 0
+					w.Fingerprint[0] = byte(rapid.IntRange(1, 2).Draw(t, "fingerprint"))
+					w.UsableTokens = rapid.IntRange(900, 1600).Draw(t, "usable")
+					w.HeldPages = rapid.IntRange(80, 100).Draw(t, "held")
+				}))
+			}
+			return ws
+		}
+		p, d := draw("p"), draw("d")
+		exists := false
+		for _, c := range pairsOf(p, d) {
+			exists = exists || c.Prefill.Excluded(noon, rules) == "" && c.Decode.Excluded(noon, rules) == "" && c.hasRoom(need)
+		}
+		c, err := Pick(noon, p, d, need, rules)
+		if (err == nil) != exists {
+			t.Fatalf("a pair exists: %v, Pick says %v", exists, err)
+		}
+		if err == nil && (c.Prefill.Excluded(noon, rules) != "" || c.Decode.Excluded(noon, rules) != "" || !c.hasRoom(need) || c.Prefill.Fingerprint != c.Decode.Fingerprint) {
+			t.Fatalf("pair %s, %s breaks a rule", c.Prefill.Node, c.Decode.Node)
+		}
+	})
+}
