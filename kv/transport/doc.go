@@ -1,2 +1,0 @@
-// Package transport carries transfer messages and page bytes between two nodes.
-package transport
