@@ -136,3 +136,9 @@ func packed(m *rawMatrix) *Matrix {
 	}
 	return p
 }
+
+func randomHalves(seed uint64, n int) []uint16 {
+	h := make([]uint16, n)
+	f32toF16Go(h, randomFloats(newRNG(seed), n))
+	return h
+}

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"fmt"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// columns addresses up to six rows, a stride apart, with three registers.
+type columns struct{ first, fourth, stride Register }
+
+// newColumns expects base and a stride in elements of four bytes.
+func newColumns(n int, base, stride Register) columns {
+	SHLQ(Imm(2), stride)
+	c := columns{first: base, stride: stride}
+	if n > 3 {
+		c.fourth = GP64()
+		LEAQ(Mem{Base: base, Index: stride, Scale: 2}, c.fourth)
+		ADDQ(stride, c.fourth)
+	}
+	return c
+}
+
+func (c columns) row(i, disp int) Mem {
+	base := c.first
+	if i >= 3 {
+		base = c.fourth
+	}
+	switch i % 3 {
+	case 1:
+		return Mem{Base: base, Index: c.stride, Scale: 1, Disp: disp}
+	case 2:
+		return Mem{Base: base, Index: c.stride, Scale: 2, Disp: disp}
+	}
+	return Mem{Base: base, Disp: disp}
+}
+
+func (c columns) advance(bytes uint64) {
+	ADDQ(Imm(bytes), c.first)
+	if c.fourth != nil {
+		ADDQ(Imm(bytes), c.fourth)
+	}
+}
+
+// attnQK writes the scores of the 16 lanes of a key page [dim][16] f16 for some columns of queries; dim is a multiple of 4.
+func attnQK(cols int) {
+	TEXT(fmt.Sprintf("attnQKx%d", cols), noSplit, "func(k *uint16, q *float32, ldQ int, s *float32, ldS, dim int)")
+	k, dim := Load(Param("k"), GP64()), Load(Param("dim"), GP64())
+	q := newColumns(cols, Load(Param("q"), GP64()), Load(Param("ldQ"), GP64()))
+	acc := make([]VecVirtual, 2*cols)
+	for i := range acc {
+		acc[i] = YMM()
+		VXORPS(acc[i], acc[i], acc[i])
+	}
+	k0, k1, x := YMM(), YMM(), YMM()
+	Label("dims")
+	for u := 0; u < 4; u++ {
+		VCVTPH2PS(at(k, 32*u), k0)
+		VCVTPH2PS(at(k, 32*u+16), k1)
+		for c := 0; c < cols; c++ {
+			VBROADCASTSS(q.row(c, 4*u), x)
+			VFMADD231PS(k0, x, acc[2*c])
+			VFMADD231PS(k1, x, acc[2*c+1])
+		}
+	}
+	ADDQ(I32(128), k)
+	q.advance(16)
+	SUBQ(Imm(4), dim)
+	JNZ(LabelRef("dims"))
+	s := Load(Param("s"), GP64())
+	ldS := Load(Param("ldS"), GP64())
+	SHLQ(Imm(2), ldS)
+	for c := 0; c < cols; c++ {
+		VMOVUPS(acc[2*c], at(s, 0))
+		VMOVUPS(acc[2*c+1], at(s, 32))
+		ADDQ(ldS, s)
+	}
+	VZEROUPPER()
+	RET()
+}
+
+// avDims are the numbers of dimensions of which attnAV keeps sums for a number of columns: wide enough for eight chains of
+// sums if the registers allow, and 16 for what is left.
+func avDims(cols int) []int {
+	switch {
+	case cols == 1:
+		return []int{64, 16}
+	case cols <= 3:
+		return []int{32, 16}
+	default:
+		return []int{16}
+	}
+}
+
+// attnAV adds n tokens' values, weighted, to out, for `count` runs of dims dimensions.
+func attnAV(cols, dims int) {
+	TEXT(fmt.Sprintf("attnAVx%dd%d", cols, dims), noSplit,
+		"func(v *uint16, ldV int, p *float32, ldP int, out *float32, ldOut, count, n int)")
+	v, ldV := Load(Param("v"), GP64()), Load(Param("ldV"), GP64())
+	out, ldOut := Load(Param("out"), GP64()), Load(Param("ldOut"), GP64())
+	count, ldP := Load(Param("count"), GP64()), Load(Param("ldP"), GP64())
+	SHLQ(Imm(1), ldV)
+	SHLQ(Imm(2), ldOut)
+	SHLQ(Imm(2), ldP)
+	vecs := dims / 8
+	acc := make([]VecVirtual, cols*vecs)
+	for i := range acc {
+		acc[i] = YMM()
+	}
+	eachOut := func(f func(acc VecVirtual, m Mem)) {
+		o := GP64()
+		MOVQ(out, o)
+		for c := 0; c < cols; c++ {
+			for i := 0; i < vecs; i++ {
+				f(acc[c*vecs+i], at(o, 32*i))
+			}
+			if c < cols-1 {
+				ADDQ(ldOut, o)
+			}
+		}
+	}
+	row, n := GP64(), GP64()
+	Label("run")
+	eachOut(func(a VecVirtual, m Mem) { VMOVUPS(m, a) })
+	MOVQ(v, row)
+	Load(Param("n"), n)
+	p := columns{first: GP64(), stride: ldP}
+	Load(Param("p"), p.first)
+	if cols > 3 {
+		p.fourth = GP64()
+		LEAQ(Mem{Base: p.first, Index: ldP, Scale: 2}, p.fourth)
+		ADDQ(ldP, p.fourth)
+	}
+	Label("token")
+	avToken(cols, vecs, p, row, acc)
+	ADDQ(ldV, row)
+	p.advance(4)
+	DECQ(n)
+	JNZ(LabelRef("token"))
+	eachOut(func(a VecVirtual, m Mem) { VMOVUPS(a, m) })
+	ADDQ(I32(int32(2*dims)), v)
+	ADDQ(I32(int32(4*dims)), out)
+	DECQ(count)
+	JNZ(LabelRef("run"))
+	VZEROUPPER()
+	RET()
+}
+
+// avToken adds one token. With few values to a column the values are kept and the weights loaded, otherwise the reverse.
+func avToken(cols, vecs int, p columns, row Register, acc []VecVirtual) {
+	x := YMM()
+	if cols == 1 {
+		VBROADCASTSS(p.row(0, 0), x)
+		for i := 0; i < vecs; i++ {
+			t := YMM()
+			VCVTPH2PS(at(row, 16*i), t)
+			VFMADD231PS(t, x, acc[i])
+		}
+		return
+	}
+	if vecs == 2 {
+		v0, v1 := YMM(), YMM()
+		VCVTPH2PS(at(row, 0), v0)
+		VCVTPH2PS(at(row, 16), v1)
+		for c := 0; c < cols; c++ {
+			VBROADCASTSS(p.row(c, 0), x)
+			VFMADD231PS(v0, x, acc[2*c])
+			VFMADD231PS(v1, x, acc[2*c+1])
+		}
+		return
+	}
+	weights := make([]VecVirtual, cols)
+	for c := range weights {
+		weights[c] = YMM()
+		VBROADCASTSS(p.row(c, 0), weights[c])
+	}
+	for i := 0; i < vecs; i++ {
+		VCVTPH2PS(at(row, 16*i), x)
+		for c := 0; c < cols; c++ {
+			VFMADD231PS(x, weights[c], acc[c*vecs+i])
+		}
+	}
+}

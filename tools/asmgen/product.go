@@ -1,0 +1,365 @@
+package main
+
+import (
+	"fmt"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// prefetch is how far ahead of its use a weight is asked for, in bytes.
+const prefetch = 1536
+
+// inRegisters is the largest number of tokens whose f32 sums stay in registers; more of them live on the stack.
+const inRegisters = 2
+
+// gen is a product kernel being written: 16 rows x tokens.
+type gen struct {
+	source
+	tokens    int
+	p         pointers
+	x, dx, sx Register
+	v         vregs
+	acc       []VecVirtual // [token][rows 0-7, 8-15] integers of a block, or f32 sums for floats
+	sum       []VecVirtual // f32 sums if in registers
+	mem       Mem          // otherwise on the stack
+	tmp       Mem          // the source's
+	blocks    Register
+}
+
+// product writes the kernel that multiplies a group of 16 rows with a tile of tokens:
+//
+//	q, s, sup  the group's quants, scales and super-scales (for panels: words, scales, minima)
+//	x          activations [block][word][tokens]
+//	dx, sx     their scales and sums [block][tokens]
+//	c          result [token][16], rows ld floats apart
+func product(w source, tokens int) {
+	TEXT(fmt.Sprintf("mul%sx%d", w.name, tokens), noSplit,
+		"func(q, s, sup *byte, x *uint32, dx, sx, c *float32, blocks, ld int)")
+	g := &gen{source: w, tokens: tokens}
+	g.p.q = Load(Param("q"), GP64())
+	g.x = Load(Param("x"), GP64())
+	g.blocks = Load(Param("blocks"), GP64())
+	if w.kind != kindFloat {
+		g.p.s = Load(Param("s"), GP64())
+		g.dx = Load(Param("dx"), GP64())
+	}
+	if g.usesSuper() {
+		g.p.sup = Load(Param("sup"), GP64())
+	}
+	if g.usesSums() {
+		g.sx = Load(Param("sx"), GP64())
+	}
+	g.registers()
+	if w.kind == kindFloat {
+		g.floatLoop()
+	} else {
+		g.intLoop()
+	}
+	g.store()
+	VZEROUPPER()
+	RET()
+}
+
+func (g *gen) usesSuper() bool { return g.superSize > 0 || g.hasMin && g.quantSize >= 512 && g.name[0] == 'P' }
+
+func (g *gen) usesSums() bool { return g.hasMin || g.kind == kindU4 }
+
+func (g *gen) registers() {
+	g.acc = make([]VecVirtual, 2*g.tokens)
+	for i := range g.acc {
+		g.acc[i] = YMM()
+	}
+	g.v = vregs{YMM(), YMM(), YMM(), YMM()}
+	if g.kind == kindFloat {
+		for _, a := range g.acc {
+			VXORPS(a, a, a)
+		}
+		return
+	}
+	size := 0
+	if g.prologue != nil {
+		size += 128
+	}
+	if g.tokens > inRegisters {
+		size += 64 * g.tokens
+	}
+	if size > 0 {
+		base := GP64()
+		LEAQ(AllocLocal(size+32), base)
+		ADDQ(Imm(31), base)
+		ANDQ(I32(-32), base)
+		g.tmp = Mem{Base: base}
+		g.mem = Mem{Base: base, Disp: size - 64*g.tokens}
+	}
+	if g.tokens <= inRegisters {
+		g.sum = make([]VecVirtual, 2*g.tokens)
+		for i := range g.sum {
+			g.sum[i] = YMM()
+			VXORPS(g.sum[i], g.sum[i], g.sum[i])
+		}
+		return
+	}
+	VXORPS(g.v.t0, g.v.t0, g.v.t0)
+	for i := range g.acc {
+		VMOVAPS(g.v.t0, g.mem.Offset(32*i))
+	}
+}
+
+// prefetchWord asks for the weights of a later block, once a cache line.
+func (g *gen) prefetchWord(i int) {
+	lines := g.quantSize / 64
+	n := g.kind.words()
+	for l := i * lines / n; l < (i+1)*lines/n; l++ {
+		PREFETCHT0(at(g.p.q, prefetch+64*l))
+	}
+}
+
+func (g *gen) floatLoop() {
+	const unroll = 8
+	Label("block")
+	for i := 0; i < 32/unroll; i++ {
+		for k := 0; k < unroll; k++ {
+			word := i*unroll + k
+			if g.name != "F32" || g.tokens < 6 {
+				g.prefetchWord(word)
+			}
+			g.load(g.p, g.v, g.tmp, word)
+			for t := 0; t < g.tokens; t++ {
+				VBROADCASTSS(at(g.x, (word*g.tokens+t)*4), g.v.t0)
+				VFMADD231PS(g.v.w0, g.v.t0, g.acc[2*t])
+				VFMADD231PS(g.v.w1, g.v.t0, g.acc[2*t+1])
+			}
+		}
+	}
+	ADDQ(I32(int32(g.quantSize)), g.p.q)
+	ADDQ(I32(int32(32*4*g.tokens)), g.x)
+	DECQ(g.blocks)
+	JNZ(LabelRef("block"))
+}
+
+func (g *gen) intLoop() {
+	var n Register
+	if g.superSize > 0 {
+		n = GP64()
+		MOVQ(U32(8), n)
+	}
+	Label("block")
+	if g.prologue != nil {
+		g.prologue(g.p, g.v, g.tmp)
+	}
+	for word := 0; word < g.kind.words(); word++ {
+		if g.name[0] != 'P' {
+			g.prefetchWord(word)
+		}
+		g.load(g.p, g.v, g.tmp, word)
+		for t := 0; t < g.tokens; t++ {
+			g.step(word, t)
+		}
+	}
+	g.finishBlock()
+	ADDQ(I32(int32(g.quantSize)), g.p.q)
+	ADDQ(I32(int32(g.scaleSize)), g.p.s)
+	ADDQ(I32(int32(g.kind.words()*4*g.tokens)), g.x)
+	ADDQ(Imm(uint64(4*g.tokens)), g.dx)
+	if g.usesSums() {
+		ADDQ(Imm(uint64(4*g.tokens)), g.sx)
+	}
+	switch {
+	case g.superSize > 0:
+		DECQ(n)
+		JNZ(LabelRef("same"))
+		MOVQ(U32(8), n)
+		ADDQ(Imm(uint64(g.superSize)), g.p.sup)
+		Label("same")
+	case g.usesSuper():
+		ADDQ(Imm(64), g.p.sup)
+	}
+	DECQ(g.blocks)
+	JNZ(LabelRef("block"))
+}
+
+// step multiplies one word of 16 rows with one word of a token and adds to the token's integers.
+func (g *gen) step(word, t int) {
+	a0, a1, x, y := g.acc[2*t], g.acc[2*t+1], g.v.t0, g.v.t1
+	VPBROADCASTD(at(g.x, (word*g.tokens+t)*4), x)
+	mul := func(w, x, dst Op) { VPMADDWD(w, x, dst) }
+	add := func(a, b, dst Op) { VPADDD(a, b, dst) }
+	if g.kind == kindU4 {
+		// Weights are the unsigned operand; eight sums of two products of 4 x 8 bits stay within 16 bits.
+		mul = func(w, x, dst Op) { VPMADDUBSW(x, w, dst) }
+		add = func(a, b, dst Op) { VPADDW(a, b, dst) }
+	}
+	if word == 0 {
+		mul(g.v.w0, x, a0)
+		mul(g.v.w1, x, a1)
+		return
+	}
+	mul(g.v.w0, x, y)
+	mul(g.v.w1, x, x)
+	add(y, a0, a0)
+	add(x, a1, a1)
+}
+
+// finishBlock scales the block's integers and adds them to the sums; the order is that of internal/tensor/mul_go.go.
+func (g *gen) finishBlock() {
+	if g.kind == kindU4 {
+		one := words8("one16", 0x00010001)
+		for _, a := range g.acc {
+			VPMADDWD(one, a, a)
+		}
+	}
+	for _, a := range g.acc {
+		VCVTDQ2PS(a, a)
+	}
+	g.scale(g.p, g.v)
+	x, y := g.v.t0, g.v.t1
+	for t := 0; t < g.tokens; t++ {
+		VBROADCASTSS(at(g.dx, 4*t), x)
+		if g.kind == kindU4 && !g.hasMin {
+			VBROADCASTSS(at(g.sx, 4*t), y)
+		}
+		for h, w := range []VecVirtual{g.v.w0, g.v.w1} {
+			i := 2*t + h
+			if g.kind == kindU4 && !g.hasMin {
+				VFMADD213PS(y, x, g.acc[i])
+				g.accumulate(i, w, !g.hasMin)
+				continue
+			}
+			VMULPS(w, x, y)
+			g.accumulate(i, y, !g.hasMin)
+		}
+	}
+	if g.hasMin {
+		g.addMinima()
+	}
+}
+
+// accumulate adds acc[i] * w to sum i. On the stack the sum stays in acc[i] too, and is written only if it is final.
+func (g *gen) accumulate(i int, w VecVirtual, final bool) {
+	if g.sum != nil {
+		VFMADD231PS(g.acc[i], w, g.sum[i])
+		return
+	}
+	VFMADD213PS(g.mem.Offset(32*i), w, g.acc[i])
+	if final {
+		VMOVAPS(g.acc[i], g.mem.Offset(32*i))
+	}
+}
+
+func (g *gen) addMinima() {
+	g.min(g.p, g.v)
+	sums := g.sum
+	if sums == nil {
+		sums = g.acc
+	}
+	for t := 0; t < g.tokens; t++ {
+		VBROADCASTSS(at(g.sx, 4*t), g.v.t0)
+		for h, w := range []VecVirtual{g.v.w0, g.v.w1} {
+			i := 2*t + h
+			if g.subtract {
+				VFNMADD231PS(w, g.v.t0, sums[i])
+			} else {
+				VFMADD231PS(w, g.v.t0, sums[i])
+			}
+			if g.sum == nil {
+				VMOVAPS(sums[i], g.mem.Offset(32*i))
+			}
+		}
+	}
+}
+
+func (g *gen) store() {
+	c := Load(Param("c"), GP64())
+	ld := Load(Param("ld"), GP64())
+	SHLQ(Imm(2), ld)
+	sums := g.sum
+	if sums == nil {
+		sums = g.acc
+	}
+	for t := 0; t < g.tokens; t++ {
+		VMOVUPS(sums[2*t], at(c, 0))
+		VMOVUPS(sums[2*t+1], at(c, 32))
+		if t < g.tokens-1 {
+			ADDQ(ld, c)
+		}
+	}
+}
+
+// expand writes the kernel that turns a packed group into a panel.
+func expand(w source) {
+	if w.name == "F32" {
+		return
+	}
+	TEXT("expand"+w.name, noSplit, "func(q, s, sup *byte, words *uint32, d, m *float32, blocks int)")
+	g := &gen{source: w}
+	g.p.q = Load(Param("q"), GP64())
+	out := Load(Param("words"), GP64())
+	g.blocks = Load(Param("blocks"), GP64())
+	var d, m, n Register
+	if w.kind != kindFloat {
+		g.p.s = Load(Param("s"), GP64())
+		d = Load(Param("d"), GP64())
+	}
+	if w.superSize > 0 {
+		g.p.sup = Load(Param("sup"), GP64())
+		n = GP64()
+		MOVQ(U32(8), n)
+	}
+	if w.hasMin {
+		m = Load(Param("m"), GP64())
+	}
+	g.v = vregs{YMM(), YMM(), YMM(), YMM()}
+	if w.prologue != nil {
+		base := GP64()
+		LEAQ(AllocLocal(160), base)
+		ADDQ(Imm(31), base)
+		ANDQ(I32(-32), base)
+		g.tmp = Mem{Base: base}
+	}
+	Label("block")
+	if w.prologue != nil {
+		w.prologue(g.p, g.v, g.tmp)
+	}
+	for word := 0; word < w.kind.words(); word++ {
+		w.load(g.p, g.v, g.tmp, word)
+		VMOVDQU(g.v.w0, at(out, 64*word))
+		VMOVDQU(g.v.w1, at(out, 64*word+32))
+	}
+	ADDQ(I32(int32(64*w.kind.words())), out)
+	g.expandScales(d, m)
+	ADDQ(I32(int32(w.quantSize)), g.p.q)
+	if w.superSize > 0 {
+		DECQ(n)
+		JNZ(LabelRef("same"))
+		MOVQ(U32(8), n)
+		ADDQ(Imm(uint64(w.superSize)), g.p.sup)
+		Label("same")
+	}
+	DECQ(g.blocks)
+	JNZ(LabelRef("block"))
+	VZEROUPPER()
+	RET()
+}
+
+func (g *gen) expandScales(d, m Register) {
+	if g.kind == kindFloat {
+		return
+	}
+	g.scale(g.p, g.v)
+	VMOVUPS(g.v.w0, at(d, 0))
+	VMOVUPS(g.v.w1, at(d, 32))
+	ADDQ(Imm(64), d)
+	if g.hasMin {
+		g.min(g.p, g.v)
+		for h, w := range []VecVirtual{g.v.w0, g.v.w1} {
+			if g.subtract {
+				VXORPS(words8("signs", 0x80000000), w, w)
+			}
+			VMOVUPS(w, at(m, 32*h))
+		}
+		ADDQ(Imm(64), m)
+	}
+	ADDQ(I32(int32(g.scaleSize)), g.p.s)
+}

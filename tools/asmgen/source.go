@@ -1,0 +1,181 @@
+package main
+
+import (
+	"github.com/mmcloughlin/avo/attr"
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+const noSplit = attr.NOSPLIT
+
+// kind is how a word of 16 rows is multiplied with a word of activations.
+type kind int
+
+const (
+	kindFloat kind = iota // 1 column a word
+	kindInt16             // 2
+	kindU4                // 4
+)
+
+// words is the number of words in a block of 32 columns.
+func (k kind) words() int { return []int{32, 16, 8}[k] }
+
+// pointers are the registers that walk through a group's parts.
+type pointers struct{ q, s, sup Register }
+
+// vregs are the registers a source may use: w0 and w1 receive rows 0-7 and 8-15, t0 and t1 are free.
+type vregs struct{ w0, w1, t0, t1 VecVirtual }
+
+// source describes where the weights of a group of 16 rows come from.
+type source struct {
+	name      string
+	kind      kind
+	quantSize int // bytes of a block's quants, scales
+	scaleSize int
+	superSize int // bytes of a super-block's scales; 0 if there are none
+	hasMin    bool
+	subtract  bool // the minimum is subtracted
+
+	prologue func(p pointers, v vregs, tmp Mem) // before a block's words; tmp is 128 bytes of aligned memory
+	load     func(p pointers, v vregs, tmp Mem, word int)
+	scale    func(p pointers, v vregs) // scales into w0 and w1
+	min      func(p pointers, v vregs) // minima into w0 and w1
+}
+
+// at is the address of a part plus an offset.
+func at(p Register, disp int) Mem { return Mem{Base: p, Disp: disp} }
+
+func halves(p func(p pointers) Register, disp int) func(p pointers, v vregs) {
+	return func(ptr pointers, v vregs) {
+		VCVTPH2PS(at(p(ptr), disp), v.w0)
+		VCVTPH2PS(at(p(ptr), disp+16), v.w1)
+	}
+}
+
+func floats(p func(p pointers) Register, disp int) func(p pointers, v vregs) {
+	return func(ptr pointers, v vregs) {
+		VMOVUPS(at(p(ptr), disp), v.w0)
+		VMOVUPS(at(p(ptr), disp+32), v.w1)
+	}
+}
+
+func inScales(p pointers) Register { return p.s }
+func inSupers(p pointers) Register { return p.sup }
+
+// packedSources are the layouts of packed matrices; see internal/tensor/layout.go.
+func packedSources() []source {
+	return []source{
+		{name: "F32", kind: kindFloat, quantSize: 2048, load: loadWords},
+		{name: "F16", kind: kindFloat, quantSize: 1024, load: loadHalves},
+		{name: "BF16", kind: kindFloat, quantSize: 1024, load: loadBrain},
+		{name: "I8", kind: kindInt16, quantSize: 512, scaleSize: 32, load: loadBytes, scale: halves(inScales, 0)},
+		{name: "I8Min", kind: kindInt16, quantSize: 512, scaleSize: 128, load: loadBytes,
+			scale: floats(inScales, 0), hasMin: true, min: floats(inScales, 64)},
+		{name: "U4", kind: kindU4, quantSize: 256, scaleSize: 32, load: loadNibbles, scale: halves(inScales, 0)},
+		{name: "U4Min", kind: kindU4, quantSize: 256, scaleSize: 64, load: loadNibbles,
+			scale: halves(inScales, 0), hasMin: true, min: halves(inScales, 32)},
+		{name: "U4K", kind: kindU4, quantSize: 256, scaleSize: 32, superSize: 64, load: loadNibbles,
+			scale: subScales(0, 0), hasMin: true, subtract: true, min: subScales(16, 32)},
+		{name: "S6K", kind: kindInt16, quantSize: 384, scaleSize: 32, superSize: 32,
+			prologue: spreadSubScales, load: loadSix, scale: halves(inSupers, 0)},
+	}
+}
+
+// panelSources are expanded groups of rows: words as the product wants them, f32 scales, f32 minima in the place of supers.
+func panelSources() []source {
+	return []source{
+		{name: "PanelInt16", kind: kindInt16, quantSize: 1024, scaleSize: 64, load: loadWords, scale: floats(inScales, 0)},
+		{name: "PanelInt16Min", kind: kindInt16, quantSize: 1024, scaleSize: 64, load: loadWords,
+			scale: floats(inScales, 0), hasMin: true, min: floats(inSupers, 0)},
+		{name: "PanelU4", kind: kindU4, quantSize: 512, scaleSize: 64, load: loadWords, scale: floats(inScales, 0)},
+		{name: "PanelU4Min", kind: kindU4, quantSize: 512, scaleSize: 64, load: loadWords,
+			scale: floats(inScales, 0), hasMin: true, min: floats(inSupers, 0)},
+	}
+}
+
+// loadWords loads words that are stored as they are used.
+func loadWords(p pointers, v vregs, _ Mem, word int) {
+	VMOVDQU(at(p.q, word*64), v.w0)
+	VMOVDQU(at(p.q, word*64+32), v.w1)
+}
+
+// loadHalves converts f16.
+func loadHalves(p pointers, v vregs, _ Mem, word int) {
+	VCVTPH2PS(at(p.q, word*32), v.w0)
+	VCVTPH2PS(at(p.q, word*32+16), v.w1)
+}
+
+// loadBrain converts bfloat16: the top half of an f32.
+func loadBrain(p pointers, v vregs, _ Mem, word int) {
+	VPMOVZXWD(at(p.q, word*32), v.w0)
+	VPMOVZXWD(at(p.q, word*32+16), v.w1)
+	VPSLLD(Imm(16), v.w0, v.w0)
+	VPSLLD(Imm(16), v.w1, v.w1)
+}
+
+// loadBytes widens pairs of int8.
+func loadBytes(p pointers, v vregs, _ Mem, word int) {
+	VPMOVSXBW(at(p.q, word*32), v.w0)
+	VPMOVSXBW(at(p.q, word*32+16), v.w1)
+}
+
+// loadNibbles takes quads 0-3 from the low and 4-7 from the high halves of the bytes.
+func loadNibbles(p pointers, v vregs, _ Mem, word int) {
+	mask := words8("low4", 0x0f0f0f0f)
+	for h, w := range []VecVirtual{v.w0, v.w1} {
+		VMOVDQU(at(p.q, word%4*64+h*32), w)
+		if word >= 4 {
+			VPSRLW(Imm(4), w, w)
+		}
+		VPAND(mask, w, w)
+	}
+}
+
+// subScales multiplies bytes of the block with halves of the super-block.
+func subScales(scaleDisp, superDisp int) func(p pointers, v vregs) {
+	return func(p pointers, v vregs) {
+		for h, w := range []VecVirtual{v.w0, v.w1} {
+			VPMOVZXBD(at(p.s, scaleDisp+8*h), w)
+			VCVTDQ2PS(w, w)
+			VCVTPH2PS(at(p.sup, superDisp+16*h), v.t0)
+			VMULPS(v.t0, w, w)
+		}
+	}
+}
+
+// spreadSubScales writes the block's int8 sub-scales to tmp as pairs of int16: [columns 0-15, 16-31][rows 0-7, 8-15].
+func spreadSubScales(p pointers, v vregs, tmp Mem) {
+	for i := 0; i < 4; i++ {
+		VPMOVSXBD(at(p.s, 8*i), v.t0)
+		VPSLLD(Imm(16), v.t0, v.t1)
+		VPBLENDW(Imm(0xaa), v.t1, v.t0, v.t0)
+		VMOVDQA(v.t0, tmp.Offset(32*i))
+	}
+}
+
+// loadSix joins four low and two top bits, splits the two groups of eight rows, and multiplies by the sub-scales.
+func loadSix(p pointers, v vregs, tmp Mem, pair int) {
+	VMOVDQU(at(p.q, pair%8*32), v.w0)
+	if pair >= 8 {
+		VPSRLW(Imm(4), v.w0, v.w0)
+	}
+	VPAND(words8("low4", 0x0f0f0f0f), v.w0, v.w0)
+	VMOVDQU(at(p.q, 256+pair%4*32), v.w1)
+	switch pair / 4 {
+	case 0:
+		VPSLLW(Imm(4), v.w1, v.w1)
+	case 1:
+		VPSLLW(Imm(2), v.w1, v.w1)
+	case 3:
+		VPSRLW(Imm(2), v.w1, v.w1)
+	}
+	VPAND(words8("bits45", 0x30303030), v.w1, v.w1)
+	VPOR(v.w0, v.w1, v.w0)
+	VPSRLW(Imm(8), v.w0, v.w1)
+	VPAND(words8("lowByte", 0x00ff00ff), v.w0, v.w0)
+	for h, w := range []VecVirtual{v.w0, v.w1} {
+		VPSUBW(words8("word32", 0x00200020), w, w)
+		VPMULLW(tmp.Offset(pair/8*64+32*h), w, w)
+	}
+}
