@@ -1,0 +1,290 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bulkhead-kv/bulkhead/internal/fault"
+	"github.com/bulkhead-kv/bulkhead/internal/gguf"
+)
+
+// Phase is what a pull is doing.
+type Phase uint8
+
+// The phases. A pull may go through some of them, in this order.
+const (
+	Waiting     Phase = iota // another process pulls the same model
+	Resolving                // asking the source what it has
+	Downloading              // Done of Total bytes are here
+	Copying                  // Done of Total bytes of a local file are copied
+	Verifying                // reading what has arrived
+)
+
+// String is the phase in a line for the user.
+func (p Phase) String() string {
+	return [...]string{"waiting for another pull", "resolving", "downloading", "copying", "verifying"}[p]
+}
+
+// Progress is how far a pull is. Total is 0 where nobody knows.
+type Progress struct {
+	Phase       Phase
+	Done, Total int64 // bytes
+}
+
+// Puller fetches models into a store.
+type Puller struct {
+	store  *Store
+	getenv func(string) string
+	now    func() time.Time
+	// fetcher makes the downloader of one pull; a test changes its patience.
+	fetcher func(dir string, report func(Progress)) *fetcher
+	python  python
+}
+
+// NewPuller makes a puller that takes its settings from the environment: HF_* for
+// the hub, PIP_* and pip's files for the catalog's Python packages.
+func NewPuller(s *Store, getenv func(string) string) *Puller {
+	return &Puller{store: s, getenv: getenv, now: time.Now, fetcher: newFetcher, python: systemPython()}
+}
+
+// Pull fetches the model that reference leads to and gives it a name, by default
+// one made of the reference. A local file is copied: what a store holds is
+// named by its content, so it can't be a file that others may change.
+//
+// When another process pulls the same reference, Pull waits and then finds most
+// of its work done. A cancelled Pull leaves a partial file, where the next one
+// goes on. report may be nil.
+func (p *Puller) Pull(ctx context.Context, reference, name string, report func(Progress)) (Model, error) {
+	r, err := parseRef(reference)
+	if err != nil {
+		return Model{}, err
+	}
+	if name == "" {
+		name = r.name()
+	}
+	if err := checkName(name); err != nil {
+		return Model{}, err
+	}
+	if report == nil {
+		report = func(Progress) {}
+	}
+	job := &pull{Puller: p, ref: r, report: report, model: Model{Name: name}}
+	job.key = shortDigest(fmt.Sprintf("%d %s", r.kind, r.text))
+	unlock, err := lock(ctx, p.store.path("partial", job.key+".lock"), func() { report(Progress{Phase: Waiting}) })
+	if err != nil {
+		return Model{}, err
+	}
+	defer unlock()
+	if err := job.run(ctx); err != nil {
+		return Model{}, err
+	}
+	return job.model, nil
+}
+
+func shortDigest(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:16])
+}
+
+// pull is one run of Pull.
+type pull struct {
+	*Puller
+	ref    ref
+	key    string
+	report func(Progress)
+	model  Model // filled on the way
+}
+
+func (p *pull) run(ctx context.Context) error {
+	switch p.ref.kind {
+	case refFile:
+		p.model.Source = p.ref.text
+		return p.copyFile(ctx, p.ref.text, "")
+	case refURL:
+		return p.pullURL(ctx)
+	case refHub:
+		return p.pullHub(ctx)
+	case refCatalog:
+	}
+	entry, err := findEntry(Catalog(), p.ref.text)
+	if err != nil {
+		return err
+	}
+	return p.pullEntry(ctx, entry)
+}
+
+func (p *pull) partial(suffix string) string { return p.store.path("partial", p.key+suffix) }
+
+// pullURL asks for the file on condition that it is not the one the store has.
+func (p *pull) pullURL(ctx context.Context) error {
+	p.model.Source = plainURL(p.ref.url)
+	a := artifact{key: p.key, address: p.ref.text}
+	have, err := p.store.Find(p.model.Name)
+	if err == nil && have.Source == p.model.Source && p.store.complete(have) {
+		a.etag = have.Version
+	}
+	err = p.download(ctx, a)
+	if errors.Is(err, errUnchanged) {
+		p.model = have
+		return nil
+	}
+	return err
+}
+
+// download fetches a GGUF file and publishes it.
+func (p *pull) download(ctx context.Context, a artifact) error {
+	f := p.fetcher(p.store.path("partial"), p.report)
+	defer f.client.CloseIdleConnections()
+	got, err := f.fetch(ctx, a, func() (sink, error) { return &magicSink{}, nil })
+	if err != nil {
+		return err
+	}
+	p.model.SHA256, p.model.Size = got.sha256, got.size
+	if p.model.Version == "" {
+		p.model.Version = got.etag
+	}
+	if err := p.publish(ctx, got.path); err != nil {
+		return err
+	}
+	return ignoreAbsent(os.Remove(p.store.path("partial", a.key+".json")))
+}
+
+// copyFile copies a local GGUF file and publishes the copy.
+func (p *pull) copyFile(ctx context.Context, path, want string) error {
+	in, err := os.Open(path)
+	if err != nil {
+		return fault.New(fault.NotFound, "pull: %w", err)
+	}
+	defer in.Close()
+	info, err := in.Stat()
+	if err != nil {
+		return fmt.Errorf("pull: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return fault.New(fault.Invalid, "pull %s: not a regular file", path)
+	}
+	if err := checkSpace(freeBytes, p.store.path("partial"), info.Size()); err != nil {
+		return err
+	}
+	copied := p.partial(".copy")
+	out, err := os.Create(copied)
+	if err != nil {
+		return fmt.Errorf("pull %s: %w", path, err)
+	}
+	defer os.Remove(copied) // absent once it is published
+	sum, head := sha256.New(), &magicSink{}
+	n, err := p.copy(ctx, io.MultiWriter(head, sum, out), in, info.Size())
+	if closeErr := out.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		err = head.Finish()
+	}
+	if err != nil {
+		return fmt.Errorf("pull %s: %w", path, p.spaceError(err, info.Size()-n))
+	}
+	p.model.SHA256, p.model.Size = hex.EncodeToString(sum.Sum(nil)), n
+	if err := checkDigest(path, p.model.SHA256, want); err != nil {
+		return err
+	}
+	return p.publish(ctx, copied)
+}
+
+// copy is io.Copy with progress, which ends early when ctx does.
+func (p *pull) copy(ctx context.Context, out io.Writer, in io.Reader, size int64) (n int64, err error) {
+	buf := make([]byte, copyBytes)
+	for {
+		if err := ctx.Err(); err != nil {
+			return n, err
+		}
+		k, readErr := in.Read(buf)
+		if _, err := out.Write(buf[:k]); err != nil {
+			return n, err
+		}
+		n += int64(k)
+		p.report(Progress{Phase: Copying, Done: n, Total: size})
+		if readErr == io.EOF {
+			return n, nil
+		}
+		if readErr != nil {
+			return n, readErr
+		}
+	}
+}
+
+// spaceError gives a full disk's error both its numbers.
+func (p *pull) spaceError(err error, need int64) error {
+	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+		return err
+	}
+	dir := p.store.path("partial")
+	if full := checkSpace(freeBytes, dir, need); full != nil {
+		return full
+	}
+	return fault.New(fault.Unavailable, "no space in %s: %d more bytes are needed: %w", dir, need, err)
+}
+
+// publish reads the whole file's structure before anybody may find it.
+func (p *pull) publish(ctx context.Context, path string) error {
+	p.report(Progress{Phase: Verifying, Done: p.model.Size, Total: p.model.Size})
+	f, err := gguf.Open(path)
+	if err != nil {
+		_ = os.Remove(path) // it will never become a model
+		return fault.New(fault.Invalid, "model %s is not a usable GGUF file: %w", p.model.Name, err)
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	p.model.Pulled = p.now().UTC().Truncate(time.Second)
+	return p.store.publish(ctx, path, p.model)
+}
+
+// known gives the content of that digest the model's name, if the store has it.
+func (p *pull) known(ctx context.Context, digest string) (bool, error) {
+	if digest == "" {
+		return false, nil
+	}
+	models, err := p.store.List()
+	if err != nil {
+		return false, err
+	}
+	for _, m := range models {
+		if m.SHA256 != digest || !p.store.complete(m) {
+			continue
+		}
+		if m.Name == p.model.Name {
+			p.model = m
+			return true, nil
+		}
+		return p.store.adopt(ctx, &p.model, m, p.now().UTC().Truncate(time.Second))
+	}
+	return false, nil
+}
+
+// adopt names content that the store has under another name. It reports false
+// when that name went away meanwhile.
+func (s *Store) adopt(ctx context.Context, m *Model, other Model, now time.Time) (done bool, err error) {
+	m.SHA256, m.Size, m.Pulled = other.SHA256, other.Size, now
+	err = s.change(ctx, func(x *index) error {
+		if !s.complete(other) {
+			return nil
+		}
+		done = true
+		return s.name(x, *m)
+	})
+	return done, err
+}
+
+// complete reports whether the model's file is there in full length.
+func (s *Store) complete(m Model) bool {
+	info, err := os.Stat(s.Path(m))
+	return err == nil && info.Size() == m.Size
+}
