@@ -100,9 +100,9 @@ type peer struct {
 	addr    string
 }
 
-func startPeer(t testing.TB, shape string) *peer {
+func startPeer(t testing.TB, tr Transport, shape string) *peer {
 	command := exec.Command(os.Args[0])
-	command.Env = append(os.Environ(), peerVariable+"="+shape)
+	command.Env = append(append(os.Environ(), tr.Environment...), peerVariable+"="+shape)
 	command.Stderr = os.Stderr
 	stdin, err := command.StdinPipe()
 	if err != nil {

@@ -25,7 +25,7 @@ const (
 
 // testStopped stops the source in the middle of its pages.
 func testStopped(t *testing.T, tr Transport) {
-	p := startPeer(t, "big")
+	p := startPeer(t, tr, "big")
 	target := newTargetOn(t, shapes["big"], mapped(t))
 	target.dial(tr, p.addr, nil)
 	g := grantedIn(shapes["big"], 1, 0, 40)
@@ -60,7 +60,7 @@ func testStopped(t *testing.T, tr Transport) {
 
 // testKilled kills the source in the middle of its pages.
 func testKilled(t *testing.T, tr Transport) {
-	p := startPeer(t, "big")
+	p := startPeer(t, tr, "big")
 	target := newTargetOn(t, shapes["big"], mapped(t))
 	target.dial(tr, p.addr, nil)
 	g := grantedIn(shapes["big"], 1, 0, 40)
@@ -151,7 +151,7 @@ func harmful(r report) bool { return r.aborts >= 100 && r.corrupted > 0 }
 // next owner the moment the fence is reported. The source goes on writing.
 func storm(t *testing.T, tr Transport, aborts int, memory func(int) []byte, doors func(*node) func(func()) Door, enough func(report) bool) report {
 	random := seed(t)
-	p := startPeer(t, "storm")
+	p := startPeer(t, tr, "storm")
 	target := newTargetOn(t, shapes["storm"], memory)
 	var newDoor func(func()) Door
 	if doors != nil {
@@ -226,10 +226,7 @@ func wait(rounds int) {
 // takeOver writes the next owner's bytes into a grant's slots.
 func (n *node) takeOver(g grant) {
 	for _, ref := range g.Pages {
-		page := n.pages[ref.Slot]
-		for i := range page {
-			page[i] = nextByte
-		}
+		copy(n.pages[ref.Slot], n.next())
 	}
 }
 
@@ -237,11 +234,19 @@ func (n *node) takeOver(g grant) {
 func (n *node) overwritten(g grant) int {
 	bad := 0
 	for _, ref := range g.Pages {
-		if page := n.pages[ref.Slot]; bytes.Count(page, []byte{nextByte}) != len(page) {
+		if !bytes.Equal(n.pages[ref.Slot], n.next()) {
 			bad++
 		}
 	}
 	return bad
+}
+
+// next is a page of the next owner.
+func (n *node) next() []byte {
+	if n.nextPage == nil {
+		n.nextPage = bytes.Repeat([]byte{nextByte}, n.config.Hello.Layout.FrameBytes())
+	}
+	return n.nextPage
 }
 
 // nextOf takes the next event, which must be of one of these kinds.

@@ -27,6 +27,8 @@ type Door = session.Door
 
 // Transport is what the suite needs of a transport.
 type Transport struct {
+	// Environment is what the peer process needs to know, as KEY=value.
+	Environment []string
 	// Listen listens at an address of its own choice.
 	Listen func(transport.Config) (Listener, error)
 	// Dial connects to a listener's address, given as text.
