@@ -104,7 +104,8 @@ type node struct {
 	events chan transport.Event
 	link   transport.Link
 
-	pages [][]byte // a target's slab
+	pages    [][]byte // a target's slab
+	nextPage []byte   // see next
 }
 
 const slots = 64
