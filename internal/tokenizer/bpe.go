@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -120,7 +121,7 @@ type bpeScratch struct {
 const shortWordMax = 48
 
 func (s *bpeScratch) encodeWord(target []Token, word string) []Token {
-	s.symbols = s.symbols[:0]
+	s.symbols = slices.Grow(s.symbols[:0], len(word))
 	for i := range len(word) {
 		s.symbols = append(s.symbols, s.bytes[word[i]])
 	}
@@ -182,11 +183,12 @@ func remove(list []int32, i int) []int32 {
 	return list[:len(list)-1]
 }
 
-// mergeLong merges s.symbols by a heap of pairs over a linked list. A pair whose symbols have changed since it was
-// queued is skipped.
+// mergeLong merges s.symbols by a heap of pairs over a linked list. A rank belongs to one pair, so a candidate whose rank
+// is no longer its symbol's has been overtaken and is skipped.
 func (s *bpeScratch) mergeLong() {
 	n := len(s.symbols)
-	s.next, s.prev, s.queue = s.next[:0], s.prev[:0], s.queue[:0]
+	s.next, s.prev = slices.Grow(s.next[:0], n), slices.Grow(s.prev[:0], n)
+	s.queue = slices.Grow(s.queue[:0], n)
 	for i := range n {
 		s.next = append(s.next, int32(i+1))
 		s.prev = append(s.prev, int32(i-1))
@@ -195,25 +197,7 @@ func (s *bpeScratch) mergeLong() {
 		s.queuePair(i, i+1)
 	}
 	for len(s.queue) > 0 {
-		c := s.queue.pop()
-		left := int(c.left)
-		if s.next[left] < 0 || int(s.next[left]) >= n {
-			continue
-		}
-		right := int(s.next[left])
-		if s.symbols[left] != c.pair.left || s.symbols[right] != c.pair.right {
-			continue
-		}
-		s.symbols[left] = c.joined
-		after := s.next[right]
-		s.next[left], s.next[right] = after, -1
-		if int(after) < n {
-			s.prev[after] = int32(left)
-			s.queuePair(left, int(after))
-		}
-		if before := int(s.prev[left]); before >= 0 {
-			s.queuePair(before, left)
-		}
+		s.mergeCandidate(s.queue.pop())
 	}
 	kept := 0
 	for i := 0; i < n; i = int(s.next[i]) {
@@ -223,9 +207,29 @@ func (s *bpeScratch) mergeLong() {
 	s.symbols = s.symbols[:kept]
 }
 
+func (s *bpeScratch) mergeCandidate(c candidate) {
+	n, left, right := len(s.symbols), c.left(), int(s.next[c.left()])
+	if right < 0 || right >= n {
+		return
+	}
+	rank, joined := s.merges.find(pair{s.symbols[left], s.symbols[right]})
+	if uint32(rank) != c.rank() {
+		return
+	}
+	s.symbols[left] = joined
+	after := int(s.next[right])
+	s.next[left], s.next[right] = int32(after), -1
+	if after < n {
+		s.prev[after] = int32(left)
+		s.queuePair(left, after)
+	}
+	if before := int(s.prev[left]); before >= 0 {
+		s.queuePair(before, left)
+	}
+}
+
 func (s *bpeScratch) queuePair(left, right int) {
-	p := pair{s.symbols[left], s.symbols[right]}
-	if rank, joined := s.merges.find(p); rank != noRank {
-		s.queue.push(candidate{rank: rank, left: int32(left), pair: p, joined: joined})
+	if rank, _ := s.merges.find(pair{s.symbols[left], s.symbols[right]}); rank != noRank {
+		s.queue.push(newCandidate(uint32(rank), left))
 	}
 }

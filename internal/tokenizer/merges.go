@@ -66,19 +66,18 @@ func (t *pairTable) find(p pair) (int32, symbol) {
 	}
 }
 
-// candidate is a merge that was possible when it was queued.
-type candidate struct {
-	rank   int32
-	left   int32 // index of the left symbol
-	pair   pair
-	joined symbol
+// candidate is a merge that was possible when it was queued: its rank above the index of its left symbol. As numbers,
+// candidates sort by rank, then from left to right.
+type candidate uint64
+
+func newCandidate(rank uint32, left int) candidate {
+	return candidate(rank)<<32 | candidate(uint32(left))
 }
 
-func (c candidate) before(other candidate) bool {
-	return c.rank < other.rank || c.rank == other.rank && c.left < other.left
-}
+func (c candidate) rank() uint32 { return uint32(c >> 32) }
+func (c candidate) left() int    { return int(uint32(c)) }
 
-// mergeQueue is a binary heap of candidates, lowest rank first.
+// mergeQueue is a binary heap of candidates, least first.
 type mergeQueue []candidate
 
 func (q *mergeQueue) push(c candidate) {
@@ -86,7 +85,7 @@ func (q *mergeQueue) push(c candidate) {
 	i := len(h) - 1
 	for i > 0 {
 		parent := (i - 1) / 2
-		if !c.before(h[parent]) {
+		if c >= h[parent] {
 			break
 		}
 		h[i] = h[parent]
@@ -111,10 +110,10 @@ func (q *mergeQueue) pop() candidate {
 		if child >= len(h) {
 			break
 		}
-		if child+1 < len(h) && h[child+1].before(h[child]) {
+		if child+1 < len(h) && h[child+1] < h[child] {
 			child++
 		}
-		if !h[child].before(last) {
+		if h[child] >= last {
 			break
 		}
 		h[i] = h[child]

@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"unicode/utf8"
 )
@@ -50,33 +51,23 @@ type part struct {
 	prev, next int32 // indexes of the parts beside it, or -1
 }
 
-// union is two neighbouring parts that form a token.
-type union struct {
-	score       float32
-	left, right int32 // indexes of the parts
-	size        int32 // bytes of both when it was queued
-}
-
-func (u union) before(other union) bool {
-	return u.score > other.score || u.score == other.score && u.left < other.left
-}
-
 // spmScratch is the working memory of one call.
 type spmScratch struct {
 	*spm
 	text  string
 	parts []part
-	queue []union // a heap, see before
+	queue mergeQueue
 }
 
 func (s *spm) encode(target []Token, text string) []Token {
 	w := spmScratch{spm: s, text: strings.ReplaceAll(text, " ", "\u2581")}
 	w.splitRunes()
-	for i := 1; i < len(w.parts); i++ {
-		w.consider(int32(i-1), int32(i))
+	w.queue = make(mergeQueue, 0, len(w.parts))
+	for i := range w.parts {
+		w.consider(int32(i))
 	}
 	for len(w.queue) > 0 {
-		w.merge(w.pop())
+		w.merge(w.queue.pop())
 	}
 	for i := int32(0); i >= 0 && len(w.parts) > 0; i = w.parts[i].next {
 		target = w.appendPart(target, w.parts[i])
@@ -97,33 +88,57 @@ func (w *spmScratch) splitRunes() {
 	}
 }
 
-// consider queues two neighbours if they form a token.
-func (w *spmScratch) consider(left, right int32) {
-	if left < 0 || right < 0 {
-		return
+// union returns the rank of the token that a part and its right neighbour form, if they form one.
+func (w *spmScratch) union(left int32) (uint32, bool) {
+	p := w.parts[left]
+	if p.next < 0 || p.at == p.end {
+		return 0, false
 	}
-	at, end := w.parts[left].at, w.parts[right].end
-	if int(end-at) > w.bytesMax {
-		return
+	end := w.parts[p.next].end
+	if int(end-p.at) > w.bytesMax {
+		return 0, false
 	}
-	if token, ok := w.tokens[w.text[at:end]]; ok {
-		w.push(union{score: w.scores[token], left: left, right: right, size: end - at})
+	token, ok := w.tokens[w.text[p.at:end]]
+	if !ok {
+		return 0, false
+	}
+	return scoreRank(w.scores[token]), true
+}
+
+// scoreRank maps scores to ranks, the highest score to the lowest rank.
+func scoreRank(score float32) uint32 {
+	bits := math.Float32bits(score + 0) // + 0 makes minus zero zero
+	if bits>>31 == 0 {
+		return ^(bits | 1<<31)
+	}
+	return bits
+}
+
+// consider queues a part and its right neighbour if they form a token.
+func (w *spmScratch) consider(left int32) {
+	if rank, ok := w.union(left); ok {
+		w.queue.push(newCandidate(rank, int(left)))
 	}
 }
 
-// merge joins two parts, unless one of them has changed since they were queued.
-func (w *spmScratch) merge(u union) {
-	left, right := &w.parts[u.left], &w.parts[u.right]
-	if left.at == left.end || right.at == right.end || left.end-left.at+right.end-right.at != u.size {
+// merge joins a part with its right neighbour. A candidate whose rank is no longer that of the two has been overtaken; one
+// whose rank is, though it was queued for others, stands for the equal one queued beside it.
+func (w *spmScratch) merge(c candidate) {
+	at := int32(c.left())
+	if rank, ok := w.union(at); !ok || rank != c.rank() {
 		return
 	}
+	left := &w.parts[at]
+	right := &w.parts[left.next]
 	left.end, right.at = right.end, right.end
 	left.next = right.next
-	if right.next >= 0 {
-		w.parts[right.next].prev = u.left
+	if left.next >= 0 {
+		w.parts[left.next].prev = at
 	}
-	w.consider(left.prev, u.left)
-	w.consider(u.left, left.next)
+	if left.prev >= 0 {
+		w.consider(left.prev)
+	}
+	w.consider(at)
 }
 
 func (w *spmScratch) appendPart(target []Token, p part) []Token {
@@ -137,44 +152,4 @@ func (w *spmScratch) appendPart(target []Token, p part) []Token {
 		}
 	}
 	return target
-}
-
-func (w *spmScratch) push(u union) {
-	w.queue = append(w.queue, u)
-	i := len(w.queue) - 1
-	for i > 0 {
-		parent := (i - 1) / 2
-		if !u.before(w.queue[parent]) {
-			break
-		}
-		w.queue[i] = w.queue[parent]
-		i = parent
-	}
-	w.queue[i] = u
-}
-
-func (w *spmScratch) pop() union {
-	first, last := w.queue[0], w.queue[len(w.queue)-1]
-	h := w.queue[:len(w.queue)-1]
-	w.queue = h
-	if len(h) == 0 {
-		return first
-	}
-	i := 0
-	for {
-		child := 2*i + 1
-		if child >= len(h) {
-			break
-		}
-		if child+1 < len(h) && h[child+1].before(h[child]) {
-			child++
-		}
-		if !h[child].before(last) {
-			break
-		}
-		h[i] = h[child]
-		i = child
-	}
-	h[i] = last
-	return first
 }
