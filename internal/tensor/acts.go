@@ -92,8 +92,16 @@ func (a *Acts) TileTokens(tile int) (lo, hi int) {
 func (a *Acts) PackTile(t *Thread, tile int, row func(token int) []float32) {
 	lo, hi := a.TileTokens(tile)
 	dst := a.tile(tile)
-	for i := lo; i < hi; i++ {
-		a.packToken(t, &dst, i-lo, row(i))
+	n := len(dst.words) / dst.width
+	words := dst.words
+	if dst.width > 1 {
+		words = grow(&t.tokenWords, len(dst.words))
+	}
+	for i := range hi - lo {
+		a.packToken(t, &dst, words[i*n:][:n], i, row(lo+i))
+	}
+	if dst.width > 1 {
+		interleave(dst.words, words, dst.width)
 	}
 }
 
@@ -122,78 +130,70 @@ func (a *Acts) tile(tile int) actTile {
 	}
 }
 
-// packToken quantizes x as token i of the tile.
-func (a *Acts) packToken(t *Thread, dst *actTile, i int, x []float32) {
+// packToken quantizes x as token i of the tile: its integers into words, scales and sums into the tile.
+func (a *Acts) packToken(t *Thread, dst *actTile, words []uint32, i int, x []float32) {
 	cols := a.blocks * blockCols
 	if len(x) > cols || len(x) <= cols-blockCols {
 		panic(fmt.Sprintf("tensor: activations of %d columns for %d blocks of %d", len(x), a.blocks, blockCols))
 	}
 	if len(x) < cols {
-		padded := t.padded(cols)
+		padded := grow(&t.padding, cols)
 		clear(padded[copy(padded, x):])
 		x = padded
 	}
-	if a.class == ClassFloat {
-		interleave(dst.words, as[uint32](bytesOf(x)), i, dst.width)
-		return
-	}
-	words := t.words(len(dst.words) / dst.width)
-	q := t.quant(a.blocks)
-	if a.class == ClassInt16 {
-		quant16(x, as[int16](bytesOf(words)), q.scales, q.sums)
-	} else {
-		quant8(x, as[int8](bytesOf(words)), q.scales, q.sums)
-	}
-	interleave(dst.words, words, i, dst.width)
-	interleave(dst.scales, q.scales, i, dst.width)
-	interleave(dst.sums, q.sums, i, dst.width)
-	for b, s := range q.sums {
-		dst.biased[b*dst.width+i] = -8 * s
+	switch a.class {
+	case ClassInt16:
+		quant16(x, as[int16](bytesOf(words)), dst.scales[i:], dst.sums[i:], dst.width)
+	case ClassInt8:
+		quant8(x, as[int8](bytesOf(words)), dst.scales[i:], dst.sums[i:], dst.biased[i:], dst.width)
+	default:
+		copy(words, as[uint32](bytesOf(x)))
 	}
 }
 
-// interleave writes src as column i of dst, whose rows are width long.
-func interleave[E uint32 | float32](dst, src []E, i, width int) {
-	if width == 1 {
-		copy(dst, src)
-		return
-	}
-	for _, v := range src {
-		dst[i] = v
-		i += width
+// interleaveGo writes width rows of words as columns: word w of row i to dst[w*width + i].
+func interleaveGo(dst, src []uint32, width int) {
+	n := len(src) / width
+	for i := range width {
+		at := i
+		for _, v := range src[i*n:][:n] {
+			dst[at] = v
+			at += width
+		}
 	}
 }
 
-// quant16Go quantizes blocks of 32 to q = round(x/d), d = max|x|/16383. A NaN or an infinity in a block makes d one, and with
-// it every product of the block: nothing that is not finite turns into a number here.
-func quant16Go(x []float32, q []int16, scales, sums []float32) {
-	for b := range scales {
-		blk := x[b*blockCols:][:blockCols]
+// quant16Go quantizes blocks of 32 to q = round(x/d), d = max|x|/16383; the blocks' scales d and sums d sum(q) are step apart.
+// A NaN or an infinity in a block makes d one, and with it every product of the block: nothing that is not finite turns into
+// a number here.
+func quant16Go(x []float32, q []int16, scales, sums []float32, step int) {
+	for b := range len(q) / blockCols {
+		blk, out := x[b*blockCols:][:blockCols], q[b*blockCols:][:blockCols]
 		big := absMax(blk)
 		d, inv := float32(big*(1.0/int16Max)), float32(int16Max)/big
 		var sum int32
 		for i, v := range blk {
-			n := roundInt(float32(v * inv))
-			n = min(max(n, -32768), 32767)
-			q[b*blockCols+i] = int16(n)
+			n := min(max(roundInt(float32(v*inv)), -32768), 32767)
+			out[i] = int16(n)
 			sum += n
 		}
-		scales[b], sums[b] = d, float32(d*float32(sum))
+		scales[b*step], sums[b*step] = d, float32(d*float32(sum))
 	}
 }
 
-// quant8Go is quant16Go with 8 bits.
-func quant8Go(x []float32, q []int8, scales, sums []float32) {
-	for b := range scales {
-		blk := x[b*blockCols:][:blockCols]
+// quant8Go is quant16Go with 8 bits, and -8 times the sums beside them.
+func quant8Go(x []float32, q []int8, scales, sums, biased []float32, step int) {
+	for b := range len(q) / blockCols {
+		blk, out := x[b*blockCols:][:blockCols], q[b*blockCols:][:blockCols]
 		big := absMax(blk)
 		d, inv := float32(big*(1.0/int8Max)), float32(int8Max)/big
 		var sum int32
 		for i, v := range blk {
 			n := min(max(roundInt(float32(v*inv)), -128), 127)
-			q[b*blockCols+i] = int8(n)
+			out[i] = int8(n)
 			sum += n
 		}
-		scales[b], sums[b] = d, float32(d*float32(sum))
+		s := float32(d * float32(sum))
+		scales[b*step], sums[b*step], biased[b*step] = d, s, -8*s
 	}
 }

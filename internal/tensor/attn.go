@@ -9,9 +9,6 @@ const PageTokens = 16
 // dimStep is what a head's dimensions are a multiple of.
 const dimStep = 16
 
-// colsMax is the largest number of columns an attention kernel takes at a time.
-const attnColsMax = 8
-
 // AttnQK writes s[c*ldS + lane] = q[c] . k[lane] for the 16 lanes of a page and columns c = 0..cols-1, where q[c] starts at
 // q[c*ldQ] and has dim values. A column is any pair of query head and token that shares the page: the heads of a group in
 // decode, some tokens of one head in prefill; its scores are the same in either company. Lanes are independent of each other:
@@ -23,31 +20,42 @@ func AttnQK(k []uint16, q []float32, ldQ, cols int, s []float32, ldS, dim int) {
 	if cols < 1 || ldQ < 0 || len(q) < (cols-1)*ldQ+dim || len(s) < (cols-1)*ldS+PageTokens {
 		panic(fmt.Sprintf("tensor: %d query columns in %d values into %d scores", cols, len(q), len(s)))
 	}
-	for ; cols > attnColsMax; cols -= attnColsMax {
-		attnQK(k, q, ldQ, attnColsMax, s, ldS, dim)
-		q, s = q[attnColsMax*ldQ:], s[attnColsMax*ldS:]
-	}
 	attnQK(k, q, ldQ, cols, s, ldS, dim)
 }
 
-// AttnAV adds p[c*ldP + t] * v[t] for the tokens t = 0..n-1 of a page, in this order, to out[c*ldOut : +dims], for columns
-// c = 0..cols-1. Token t's values start at v[t*ldV]; dims is a multiple of 16 and may be less than the head's, to share one
-// head among threads. Tokens from n on are not read.
+// AttnQKPages is AttnQK over a list of pages: the key of a page starts at pages[b][at], and its scores at s[16 b].
+func AttnQKPages(pages [][]uint16, at int, q []float32, ldQ, cols int, s []float32, ldS, dim int) {
+	for b, page := range pages {
+		AttnQK(page[at:], q, ldQ, cols, s[b*PageTokens:], ldS, dim)
+	}
+}
+
+// AttnAV is AttnAVPages for one page, whose values start at v[0]; n is at most 16.
 func AttnAV(v []uint16, ldV int, p []float32, ldP, cols int, out []float32, ldOut, dims, n int) {
-	if n < 0 || n > PageTokens || dims < dimStep || dims%dimStep != 0 || ldV < dims {
-		panic(fmt.Sprintf("tensor: values of %d tokens of %d dimensions, %d apart", n, dims, ldV))
+	pages := [1][]uint16{v}
+	AttnAVPages(pages[:], 0, ldV, p, ldP, cols, out, ldOut, dims, n)
+}
+
+// AttnAVPages adds p[c*ldP + t] * v[t] for the tokens t = 0..n-1, in this order, to out[c*ldOut : +dims], for columns
+// c = 0..cols-1. Token t's values start at pages[t/16][at + t%16*ldV]; dims is a multiple of 16 and may be less than the
+// head's, to share one head among threads. Tokens from n on are not read.
+func AttnAVPages(pages [][]uint16, at, ldV int, p []float32, ldP, cols int, out []float32, ldOut, dims, n int) {
+	if n < 0 || n > len(pages)*PageTokens || dims < dimStep || dims%dimStep != 0 || ldV < dims || at < 0 {
+		panic(fmt.Sprintf("tensor: values of %d tokens of %d dimensions, %d apart, in %d pages", n, dims, ldV, len(pages)))
 	}
 	if n == 0 {
 		return
 	}
-	if cols < 1 || len(v) < (n-1)*ldV+dims || len(p) < (cols-1)*ldP+n || len(out) < (cols-1)*ldOut+dims {
-		panic(fmt.Sprintf("tensor: %d columns of %d probabilities and %d values into %d", cols, len(p), len(v), len(out)))
+	if cols < 1 || len(p) < (cols-1)*ldP+n || len(out) < (cols-1)*ldOut+dims {
+		panic(fmt.Sprintf("tensor: %d columns of %d probabilities and %d values into %d", cols, len(p), dims, len(out)))
 	}
-	for ; cols > attnColsMax; cols -= attnColsMax {
-		attnAV(v, ldV, p, ldP, attnColsMax, out, ldOut, dims, n)
-		p, out = p[attnColsMax*ldP:], out[attnColsMax*ldOut:]
+	pages = pages[:ceilDiv(n, PageTokens)]
+	for b, page := range pages {
+		if tokens := min(PageTokens, n-b*PageTokens); len(page) < at+(tokens-1)*ldV+dims {
+			panic(fmt.Sprintf("tensor: page %d of %d values for %d tokens from %d on, %d apart", b, len(page), tokens, at, ldV))
+		}
 	}
-	attnAV(v, ldV, p, ldP, cols, out, ldOut, dims, n)
+	attnAV(pages, at, ldV, p, ldP, cols, out, ldOut, dims, n)
 }
 
 // StoreK writes the key of one head as a lane of a page, rounded to f16: page[d*16 + lane] = key[d].
@@ -75,11 +83,12 @@ func attnQKGo(k []uint16, q []float32, ldQ, cols int, s []float32, ldS, dim int)
 	}
 }
 
-// attnAVGo is the portable form of AttnAV.
-func attnAVGo(v []uint16, ldV int, p []float32, ldP, cols int, out []float32, ldOut, dims, n int) {
+// attnAVGo is the portable form of AttnAVPages.
+func attnAVGo(pages [][]uint16, at, ldV int, p []float32, ldP, cols int, out []float32, ldOut, dims, n int) {
 	for t := range n {
+		v := pages[t/PageTokens][at+t%PageTokens*ldV:]
 		for d := range dims {
-			x := halfToFloat(v[t*ldV+d])
+			x := halfToFloat(v[d])
 			for c := range cols {
 				out[c*ldOut+d] = fma32(x, p[c*ldP+t], out[c*ldOut+d])
 			}

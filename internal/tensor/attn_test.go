@@ -103,3 +103,32 @@ func TestAttentionHasTheSameBitsInAnyCompany(t *testing.T) {
 		}
 	}
 }
+
+func TestAttentionOverPagesIsAttentionPageByPage(t *testing.T) {
+	const dim, pages, at = 80, 5, 32
+	for _, cols := range []int{1, 2, 3, 4, 6, 8, 11} {
+		for _, n := range []int{1, 15, 16, 17, 63, 64, 65, 80} {
+			var k, v [][]uint16
+			for b := range pages {
+				k = append(k, randomHalves(uint64(b), at+dim*PageTokens))
+				v = append(v, randomHalves(uint64(50+b), at+dim*PageTokens))
+			}
+			q := randomFloats(newRNG(9), cols*dim)
+			const ld = pages * PageTokens
+			s, sPage := make([]float32, cols*ld), make([]float32, cols*ld)
+			AttnQKPages(k, at, q, dim, cols, s, ld, dim)
+			got, want := make([]float32, cols*dim), make([]float32, cols*dim)
+			AttnAVPages(v, at, dim, s, ld, cols, got, dim, dim, n)
+			for b := range pages {
+				AttnQK(k[b][at:], q, dim, cols, sPage[b*PageTokens:], ld, dim)
+				AttnAV(v[b][at:], dim, s[b*PageTokens:], ld, cols, want, dim, dim, min(PageTokens, max(0, n-b*PageTokens)))
+			}
+			if d := firstDifference(s, sPage); d >= 0 {
+				t.Fatalf("%d columns: score %d differs", cols, d)
+			}
+			if d := firstDifference(got, want); d >= 0 {
+				t.Fatalf("%d columns, %d tokens: value %d is %v over the list, %v page by page", cols, n, d, got[d], want[d])
+			}
+		}
+	}
+}

@@ -99,20 +99,32 @@ func (p *panel) mul(a *actTile, c []float32, ld int) {
 	panelKernels[p.kind](first(w), first(d), first(m), first(a.words), first(a.scales), first(sums), first(c), p.cols/blockCols, ld)
 }
 
-func quant16(x []float32, q []int16, scales, sums []float32) {
+func quant16(x []float32, q []int16, scales, sums []float32, step int) {
 	if !accelerated {
-		quant16Go(x, q, scales, sums)
+		quant16Go(x, q, scales, sums, step)
 		return
 	}
-	quant16AVX2(first(x), first(q), first(scales), first(sums), len(scales))
+	blocks := len(q) / blockCols
+	_, _, _ = x[len(q)-1], scales[(blocks-1)*step], sums[(blocks-1)*step]
+	quant16AVX2(first(x), first(q), first(scales), first(sums), blocks, step)
 }
 
-func quant8(x []float32, q []int8, scales, sums []float32) {
+func quant8(x []float32, q []int8, scales, sums, biased []float32, step int) {
 	if !accelerated {
-		quant8Go(x, q, scales, sums)
+		quant8Go(x, q, scales, sums, biased, step)
 		return
 	}
-	quant8AVX2(first(x), first(q), first(scales), first(sums), len(scales))
+	blocks := len(q) / blockCols
+	_, _, _, _ = x[len(q)-1], scales[(blocks-1)*step], sums[(blocks-1)*step], biased[(blocks-1)*step]
+	quant8AVX2(first(x), first(q), first(scales), first(sums), first(biased), blocks, step)
+}
+
+func interleave(dst, src []uint32, width int) {
+	if n := len(src) / width; accelerated && width == tileTokens && n%vecWidth == 0 {
+		interleave6AVX2(first(dst[:len(src)]), first(src), n)
+		return
+	}
+	interleaveGo(dst, src, width)
 }
 
 // The vector kernels below have lengths that are multiples of 8 and not zero: their callers in vec.go see to it.
@@ -210,46 +222,79 @@ func attnQK(k []uint16, q []float32, ldQ, cols int, s []float32, ldS, dim int) {
 	}
 	for cols > 0 {
 		n := kernelCols(cols)
-		qk := [...]func(k *uint16, q *float32, ldQ int, s *float32, ldS, dim int){
-			attnQKx1, attnQKx2, attnQKx3, attnQKx4, attnQKx5, attnQKx6,
-		}[n-1]
-		qk(first(k), first(q), ldQ, first(s), ldS, dim)
+		switch n {
+		case 1:
+			attnQKx1(first(k), first(q), ldQ, first(s), ldS, dim)
+		case 2:
+			attnQKx2(first(k), first(q), ldQ, first(s), ldS, dim)
+		case 3:
+			attnQKx3(first(k), first(q), ldQ, first(s), ldS, dim)
+		case 4:
+			attnQKx4(first(k), first(q), ldQ, first(s), ldS, dim)
+		case 5:
+			attnQKx5(first(k), first(q), ldQ, first(s), ldS, dim)
+		default:
+			attnQKx6(first(k), first(q), ldQ, first(s), ldS, dim)
+		}
 		if cols -= n; cols > 0 {
 			q, s = q[n*ldQ:], s[n*ldS:]
 		}
 	}
 }
 
-func attnAV(v []uint16, ldV int, p []float32, ldP, cols int, out []float32, ldOut, dims, n int) {
+func attnAV(pages [][]uint16, at, ldV int, p []float32, ldP, cols int, out []float32, ldOut, dims, n int) {
 	if !accelerated {
-		attnAVGo(v, ldV, p, ldP, cols, out, ldOut, dims, n)
+		attnAVGo(pages, at, ldV, p, ldP, cols, out, ldOut, dims, n)
 		return
 	}
 	for cols > 0 {
 		c := kernelCols(cols)
-		avColumns(v, ldV, p, ldP, c, out, ldOut, dims, n)
+		wide := dims
+		if c < len(wideDims) {
+			wide = dims / wideDims[c] * wideDims[c]
+			wideAV(pages, at, ldV, p, ldP, c, out, ldOut, wide/wideDims[c], n)
+		}
+		if c >= len(wideDims) {
+			narrowAV(pages, at, ldV, p, ldP, c, out, ldOut, dims/dimStep, n)
+		} else if wide < dims {
+			narrowAV(pages, at+wide, ldV, p, ldP, c, out[wide:], ldOut, (dims-wide)/dimStep, n)
+		}
 		if cols -= c; cols > 0 {
 			p, out = p[c*ldP:], out[c*ldOut:]
 		}
 	}
 }
 
-// avKernel adds n tokens' values to count runs of dimensions.
-type avKernel func(v *uint16, ldV int, p *float32, ldP int, out *float32, ldOut, count, n int)
+// wideDims is how many dimensions at a time the kernels for one to three columns take; there are no wider ones for more.
+var wideDims = [...]int{1: 64, 2: 32, 3: 32}
 
-// wideAV and narrowAV are the kernels for one to six columns: sums of wideDims dimensions, and of 16; immutable.
-var (
-	wideAV   = [tileTokens]avKernel{attnAVx1d64, attnAVx2d32, attnAVx3d32, attnAVx4d16, attnAVx5d16, attnAVx6d16}
-	narrowAV = [tileTokens]avKernel{attnAVx1d16, attnAVx2d16, attnAVx3d16, attnAVx4d16, attnAVx5d16, attnAVx6d16}
-	wideDims = [tileTokens]int{64, 32, 32, 16, 16, 16}
-)
-
-func avColumns(v []uint16, ldV int, p []float32, ldP, cols int, out []float32, ldOut, dims, n int) {
-	wide := dims / wideDims[cols-1] * wideDims[cols-1]
-	if wide > 0 {
-		wideAV[cols-1](first(v), ldV, first(p), ldP, first(out), ldOut, wide/wideDims[cols-1], n)
+func wideAV(pages [][]uint16, at, ldV int, p []float32, ldP, cols int, out []float32, ldOut, count, n int) {
+	if count == 0 {
+		return
 	}
-	if wide < dims {
-		narrowAV[cols-1](first(v[wide:]), ldV, first(p), ldP, first(out[wide:]), ldOut, (dims-wide)/16, n)
+	switch cols {
+	case 1:
+		attnAVx1d64(first(pages), at, ldV, first(p), ldP, first(out), ldOut, count, n)
+	case 2:
+		attnAVx2d32(first(pages), at, ldV, first(p), ldP, first(out), ldOut, count, n)
+	default:
+		attnAVx3d32(first(pages), at, ldV, first(p), ldP, first(out), ldOut, count, n)
+	}
+}
+
+func narrowAV(pages [][]uint16, at, ldV int, p []float32, ldP, cols int, out []float32, ldOut, count, n int) {
+	switch cols {
+	case 1:
+		attnAVx1d16(first(pages), at, ldV, first(p), ldP, first(out), ldOut, count, n)
+	case 2:
+		attnAVx2d16(first(pages), at, ldV, first(p), ldP, first(out), ldOut, count, n)
+	case 3:
+		attnAVx3d16(first(pages), at, ldV, first(p), ldP, first(out), ldOut, count, n)
+	case 4:
+		attnAVx4d16(first(pages), at, ldV, first(p), ldP, first(out), ldOut, count, n)
+	case 5:
+		attnAVx5d16(first(pages), at, ldV, first(p), ldP, first(out), ldOut, count, n)
+	default:
+		attnAVx6d16(first(pages), at, ldV, first(p), ldP, first(out), ldOut, count, n)
 	}
 }

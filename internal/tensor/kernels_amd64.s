@@ -13821,93 +13821,86 @@ block:
 // func mulU4x1(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *float32, c *float32, blocks int, ld int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·mulU4x1(SB), NOSPLIT, $0-72
-	MOVQ   q+0(FP), AX
-	MOVQ   x+24(FP), CX
-	MOVQ   blocks+56(FP), DX
-	MOVQ   s+8(FP), BX
-	MOVQ   dx+32(FP), SI
-	MOVQ   sx+40(FP), DI
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
+	MOVQ    q+0(FP), AX
+	MOVQ    x+24(FP), CX
+	MOVQ    blocks+56(FP), DX
+	MOVQ    s+8(FP), BX
+	MOVQ    dx+32(FP), SI
+	MOVQ    sx+40(FP), DI
+	VMOVDQU low4<>+0(SB), Y6
+	VXORPS  Y9, Y9, Y9
+	VXORPS  Y10, Y10, Y10
 
 block:
-	VMOVDQU      (AX), Y2
-	VPAND        low4<>+0(SB), Y2, Y2
-	VMOVDQU      32(AX), Y3
-	VPAND        low4<>+0(SB), Y3, Y3
+	VMOVDQU      (AX), Y7
+	VPAND        Y6, Y7, Y2
+	VMOVDQU      32(AX), Y8
+	VPAND        Y6, Y8, Y3
 	VPBROADCASTD (CX), Y4
 	VPMADDUBSW   Y4, Y2, Y0
 	VPMADDUBSW   Y4, Y3, Y1
 	PREFETCHT0   1536(AX)
-	VMOVDQU      64(AX), Y2
-	VPAND        low4<>+0(SB), Y2, Y2
-	VMOVDQU      96(AX), Y3
-	VPAND        low4<>+0(SB), Y3, Y3
-	VPBROADCASTD 4(CX), Y4
-	VPMADDUBSW   Y4, Y2, Y5
-	VPMADDUBSW   Y4, Y3, Y4
-	VPADDW       Y5, Y0, Y0
-	VPADDW       Y4, Y1, Y1
-	VMOVDQU      128(AX), Y2
-	VPAND        low4<>+0(SB), Y2, Y2
-	VMOVDQU      160(AX), Y3
-	VPAND        low4<>+0(SB), Y3, Y3
-	VPBROADCASTD 8(CX), Y4
-	VPMADDUBSW   Y4, Y2, Y5
-	VPMADDUBSW   Y4, Y3, Y4
-	VPADDW       Y5, Y0, Y0
-	VPADDW       Y4, Y1, Y1
-	PREFETCHT0   1600(AX)
-	VMOVDQU      192(AX), Y2
-	VPAND        low4<>+0(SB), Y2, Y2
-	VMOVDQU      224(AX), Y3
-	VPAND        low4<>+0(SB), Y3, Y3
-	VPBROADCASTD 12(CX), Y4
-	VPMADDUBSW   Y4, Y2, Y5
-	VPMADDUBSW   Y4, Y3, Y4
-	VPADDW       Y5, Y0, Y0
-	VPADDW       Y4, Y1, Y1
-	VMOVDQU      (AX), Y2
-	VPSRLW       $0x04, Y2, Y2
-	VPAND        low4<>+0(SB), Y2, Y2
-	VMOVDQU      32(AX), Y3
-	VPSRLW       $0x04, Y3, Y3
-	VPAND        low4<>+0(SB), Y3, Y3
+	VPSRLW       $0x04, Y7, Y2
+	VPAND        Y6, Y2, Y2
+	VPSRLW       $0x04, Y8, Y3
+	VPAND        Y6, Y3, Y3
 	VPBROADCASTD 16(CX), Y4
 	VPMADDUBSW   Y4, Y2, Y5
 	VPMADDUBSW   Y4, Y3, Y4
 	VPADDW       Y5, Y0, Y0
 	VPADDW       Y4, Y1, Y1
-	PREFETCHT0   1664(AX)
-	VMOVDQU      64(AX), Y2
-	VPSRLW       $0x04, Y2, Y2
-	VPAND        low4<>+0(SB), Y2, Y2
-	VMOVDQU      96(AX), Y3
-	VPSRLW       $0x04, Y3, Y3
-	VPAND        low4<>+0(SB), Y3, Y3
+	VMOVDQU      64(AX), Y7
+	VPAND        Y6, Y7, Y2
+	VMOVDQU      96(AX), Y8
+	VPAND        Y6, Y8, Y3
+	VPBROADCASTD 4(CX), Y4
+	VPMADDUBSW   Y4, Y2, Y5
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y5, Y0, Y0
+	VPADDW       Y4, Y1, Y1
+	PREFETCHT0   1600(AX)
+	VPSRLW       $0x04, Y7, Y2
+	VPAND        Y6, Y2, Y2
+	VPSRLW       $0x04, Y8, Y3
+	VPAND        Y6, Y3, Y3
 	VPBROADCASTD 20(CX), Y4
 	VPMADDUBSW   Y4, Y2, Y5
 	VPMADDUBSW   Y4, Y3, Y4
 	VPADDW       Y5, Y0, Y0
 	VPADDW       Y4, Y1, Y1
-	VMOVDQU      128(AX), Y2
-	VPSRLW       $0x04, Y2, Y2
-	VPAND        low4<>+0(SB), Y2, Y2
-	VMOVDQU      160(AX), Y3
-	VPSRLW       $0x04, Y3, Y3
-	VPAND        low4<>+0(SB), Y3, Y3
+	VMOVDQU      128(AX), Y7
+	VPAND        Y6, Y7, Y2
+	VMOVDQU      160(AX), Y8
+	VPAND        Y6, Y8, Y3
+	VPBROADCASTD 8(CX), Y4
+	VPMADDUBSW   Y4, Y2, Y5
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y5, Y0, Y0
+	VPADDW       Y4, Y1, Y1
+	PREFETCHT0   1664(AX)
+	VPSRLW       $0x04, Y7, Y2
+	VPAND        Y6, Y2, Y2
+	VPSRLW       $0x04, Y8, Y3
+	VPAND        Y6, Y3, Y3
 	VPBROADCASTD 24(CX), Y4
 	VPMADDUBSW   Y4, Y2, Y5
 	VPMADDUBSW   Y4, Y3, Y4
 	VPADDW       Y5, Y0, Y0
 	VPADDW       Y4, Y1, Y1
+	VMOVDQU      192(AX), Y7
+	VPAND        Y6, Y7, Y2
+	VMOVDQU      224(AX), Y8
+	VPAND        Y6, Y8, Y3
+	VPBROADCASTD 12(CX), Y4
+	VPMADDUBSW   Y4, Y2, Y5
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y5, Y0, Y0
+	VPADDW       Y4, Y1, Y1
 	PREFETCHT0   1728(AX)
-	VMOVDQU      192(AX), Y2
-	VPSRLW       $0x04, Y2, Y2
-	VPAND        low4<>+0(SB), Y2, Y2
-	VMOVDQU      224(AX), Y3
-	VPSRLW       $0x04, Y3, Y3
-	VPAND        low4<>+0(SB), Y3, Y3
+	VPSRLW       $0x04, Y7, Y2
+	VPAND        Y6, Y2, Y2
+	VPSRLW       $0x04, Y8, Y3
+	VPAND        Y6, Y3, Y3
 	VPBROADCASTD 28(CX), Y4
 	VPMADDUBSW   Y4, Y2, Y5
 	VPMADDUBSW   Y4, Y3, Y4
@@ -13922,9 +13915,9 @@ block:
 	VBROADCASTSS (SI), Y4
 	VBROADCASTSS (DI), Y5
 	VFMADD213PS  Y5, Y4, Y0
-	VFMADD231PS  Y0, Y2, Y6
+	VFMADD231PS  Y0, Y2, Y9
 	VFMADD213PS  Y5, Y4, Y1
-	VFMADD231PS  Y1, Y3, Y7
+	VFMADD231PS  Y1, Y3, Y10
 	ADDQ         $+256, AX
 	ADDQ         $+32, BX
 	ADDQ         $+32, CX
@@ -13935,8 +13928,8 @@ block:
 	MOVQ         c+48(FP), AX
 	MOVQ         ld+64(FP), CX
 	SHLQ         $0x02, CX
-	VMOVUPS      Y6, (AX)
-	VMOVUPS      Y7, 32(AX)
+	VMOVUPS      Y9, (AX)
+	VMOVUPS      Y10, 32(AX)
 	VZEROUPPER
 	RET
 
@@ -13963,22 +13956,23 @@ GLOBL one16<>(SB), RODATA|NOPTR, $32
 // func mulU4x2(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *float32, c *float32, blocks int, ld int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·mulU4x2(SB), NOSPLIT, $0-72
-	MOVQ   q+0(FP), AX
-	MOVQ   x+24(FP), CX
-	MOVQ   blocks+56(FP), DX
-	MOVQ   s+8(FP), BX
-	MOVQ   dx+32(FP), SI
-	MOVQ   sx+40(FP), DI
-	VXORPS Y8, Y8, Y8
-	VXORPS Y9, Y9, Y9
-	VXORPS Y10, Y10, Y10
-	VXORPS Y11, Y11, Y11
+	MOVQ    q+0(FP), AX
+	MOVQ    x+24(FP), CX
+	MOVQ    blocks+56(FP), DX
+	MOVQ    s+8(FP), BX
+	MOVQ    dx+32(FP), SI
+	MOVQ    sx+40(FP), DI
+	VMOVDQU low4<>+0(SB), Y8
+	VXORPS  Y11, Y11, Y11
+	VXORPS  Y12, Y12, Y12
+	VXORPS  Y13, Y13, Y13
+	VXORPS  Y14, Y14, Y14
 
 block:
-	VMOVDQU      (AX), Y4
-	VPAND        low4<>+0(SB), Y4, Y4
-	VMOVDQU      32(AX), Y5
-	VPAND        low4<>+0(SB), Y5, Y5
+	VMOVDQU      (AX), Y9
+	VPAND        Y8, Y9, Y4
+	VMOVDQU      32(AX), Y10
+	VPAND        Y8, Y10, Y5
 	VPBROADCASTD (CX), Y6
 	VPMADDUBSW   Y6, Y4, Y0
 	VPMADDUBSW   Y6, Y5, Y1
@@ -13986,55 +13980,10 @@ block:
 	VPMADDUBSW   Y6, Y4, Y2
 	VPMADDUBSW   Y6, Y5, Y3
 	PREFETCHT0   1536(AX)
-	VMOVDQU      64(AX), Y4
-	VPAND        low4<>+0(SB), Y4, Y4
-	VMOVDQU      96(AX), Y5
-	VPAND        low4<>+0(SB), Y5, Y5
-	VPBROADCASTD 8(CX), Y6
-	VPMADDUBSW   Y6, Y4, Y7
-	VPMADDUBSW   Y6, Y5, Y6
-	VPADDW       Y7, Y0, Y0
-	VPADDW       Y6, Y1, Y1
-	VPBROADCASTD 12(CX), Y6
-	VPMADDUBSW   Y6, Y4, Y7
-	VPMADDUBSW   Y6, Y5, Y6
-	VPADDW       Y7, Y2, Y2
-	VPADDW       Y6, Y3, Y3
-	VMOVDQU      128(AX), Y4
-	VPAND        low4<>+0(SB), Y4, Y4
-	VMOVDQU      160(AX), Y5
-	VPAND        low4<>+0(SB), Y5, Y5
-	VPBROADCASTD 16(CX), Y6
-	VPMADDUBSW   Y6, Y4, Y7
-	VPMADDUBSW   Y6, Y5, Y6
-	VPADDW       Y7, Y0, Y0
-	VPADDW       Y6, Y1, Y1
-	VPBROADCASTD 20(CX), Y6
-	VPMADDUBSW   Y6, Y4, Y7
-	VPMADDUBSW   Y6, Y5, Y6
-	VPADDW       Y7, Y2, Y2
-	VPADDW       Y6, Y3, Y3
-	PREFETCHT0   1600(AX)
-	VMOVDQU      192(AX), Y4
-	VPAND        low4<>+0(SB), Y4, Y4
-	VMOVDQU      224(AX), Y5
-	VPAND        low4<>+0(SB), Y5, Y5
-	VPBROADCASTD 24(CX), Y6
-	VPMADDUBSW   Y6, Y4, Y7
-	VPMADDUBSW   Y6, Y5, Y6
-	VPADDW       Y7, Y0, Y0
-	VPADDW       Y6, Y1, Y1
-	VPBROADCASTD 28(CX), Y6
-	VPMADDUBSW   Y6, Y4, Y7
-	VPMADDUBSW   Y6, Y5, Y6
-	VPADDW       Y7, Y2, Y2
-	VPADDW       Y6, Y3, Y3
-	VMOVDQU      (AX), Y4
-	VPSRLW       $0x04, Y4, Y4
-	VPAND        low4<>+0(SB), Y4, Y4
-	VMOVDQU      32(AX), Y5
-	VPSRLW       $0x04, Y5, Y5
-	VPAND        low4<>+0(SB), Y5, Y5
+	VPSRLW       $0x04, Y9, Y4
+	VPAND        Y8, Y4, Y4
+	VPSRLW       $0x04, Y10, Y5
+	VPAND        Y8, Y5, Y5
 	VPBROADCASTD 32(CX), Y6
 	VPMADDUBSW   Y6, Y4, Y7
 	VPMADDUBSW   Y6, Y5, Y6
@@ -14045,13 +13994,25 @@ block:
 	VPMADDUBSW   Y6, Y5, Y6
 	VPADDW       Y7, Y2, Y2
 	VPADDW       Y6, Y3, Y3
-	PREFETCHT0   1664(AX)
-	VMOVDQU      64(AX), Y4
-	VPSRLW       $0x04, Y4, Y4
-	VPAND        low4<>+0(SB), Y4, Y4
-	VMOVDQU      96(AX), Y5
-	VPSRLW       $0x04, Y5, Y5
-	VPAND        low4<>+0(SB), Y5, Y5
+	VMOVDQU      64(AX), Y9
+	VPAND        Y8, Y9, Y4
+	VMOVDQU      96(AX), Y10
+	VPAND        Y8, Y10, Y5
+	VPBROADCASTD 8(CX), Y6
+	VPMADDUBSW   Y6, Y4, Y7
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y7, Y0, Y0
+	VPADDW       Y6, Y1, Y1
+	VPBROADCASTD 12(CX), Y6
+	VPMADDUBSW   Y6, Y4, Y7
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y7, Y2, Y2
+	VPADDW       Y6, Y3, Y3
+	PREFETCHT0   1600(AX)
+	VPSRLW       $0x04, Y9, Y4
+	VPAND        Y8, Y4, Y4
+	VPSRLW       $0x04, Y10, Y5
+	VPAND        Y8, Y5, Y5
 	VPBROADCASTD 40(CX), Y6
 	VPMADDUBSW   Y6, Y4, Y7
 	VPMADDUBSW   Y6, Y5, Y6
@@ -14062,12 +14023,25 @@ block:
 	VPMADDUBSW   Y6, Y5, Y6
 	VPADDW       Y7, Y2, Y2
 	VPADDW       Y6, Y3, Y3
-	VMOVDQU      128(AX), Y4
-	VPSRLW       $0x04, Y4, Y4
-	VPAND        low4<>+0(SB), Y4, Y4
-	VMOVDQU      160(AX), Y5
-	VPSRLW       $0x04, Y5, Y5
-	VPAND        low4<>+0(SB), Y5, Y5
+	VMOVDQU      128(AX), Y9
+	VPAND        Y8, Y9, Y4
+	VMOVDQU      160(AX), Y10
+	VPAND        Y8, Y10, Y5
+	VPBROADCASTD 16(CX), Y6
+	VPMADDUBSW   Y6, Y4, Y7
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y7, Y0, Y0
+	VPADDW       Y6, Y1, Y1
+	VPBROADCASTD 20(CX), Y6
+	VPMADDUBSW   Y6, Y4, Y7
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y7, Y2, Y2
+	VPADDW       Y6, Y3, Y3
+	PREFETCHT0   1664(AX)
+	VPSRLW       $0x04, Y9, Y4
+	VPAND        Y8, Y4, Y4
+	VPSRLW       $0x04, Y10, Y5
+	VPAND        Y8, Y5, Y5
 	VPBROADCASTD 48(CX), Y6
 	VPMADDUBSW   Y6, Y4, Y7
 	VPMADDUBSW   Y6, Y5, Y6
@@ -14078,13 +14052,25 @@ block:
 	VPMADDUBSW   Y6, Y5, Y6
 	VPADDW       Y7, Y2, Y2
 	VPADDW       Y6, Y3, Y3
+	VMOVDQU      192(AX), Y9
+	VPAND        Y8, Y9, Y4
+	VMOVDQU      224(AX), Y10
+	VPAND        Y8, Y10, Y5
+	VPBROADCASTD 24(CX), Y6
+	VPMADDUBSW   Y6, Y4, Y7
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y7, Y0, Y0
+	VPADDW       Y6, Y1, Y1
+	VPBROADCASTD 28(CX), Y6
+	VPMADDUBSW   Y6, Y4, Y7
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y7, Y2, Y2
+	VPADDW       Y6, Y3, Y3
 	PREFETCHT0   1728(AX)
-	VMOVDQU      192(AX), Y4
-	VPSRLW       $0x04, Y4, Y4
-	VPAND        low4<>+0(SB), Y4, Y4
-	VMOVDQU      224(AX), Y5
-	VPSRLW       $0x04, Y5, Y5
-	VPAND        low4<>+0(SB), Y5, Y5
+	VPSRLW       $0x04, Y9, Y4
+	VPAND        Y8, Y4, Y4
+	VPSRLW       $0x04, Y10, Y5
+	VPAND        Y8, Y5, Y5
 	VPBROADCASTD 56(CX), Y6
 	VPMADDUBSW   Y6, Y4, Y7
 	VPMADDUBSW   Y6, Y5, Y6
@@ -14108,15 +14094,15 @@ block:
 	VBROADCASTSS (SI), Y6
 	VBROADCASTSS (DI), Y7
 	VFMADD213PS  Y7, Y6, Y0
-	VFMADD231PS  Y0, Y4, Y8
+	VFMADD231PS  Y0, Y4, Y11
 	VFMADD213PS  Y7, Y6, Y1
-	VFMADD231PS  Y1, Y5, Y9
+	VFMADD231PS  Y1, Y5, Y12
 	VBROADCASTSS 4(SI), Y6
 	VBROADCASTSS 4(DI), Y7
 	VFMADD213PS  Y7, Y6, Y2
-	VFMADD231PS  Y2, Y4, Y10
+	VFMADD231PS  Y2, Y4, Y13
 	VFMADD213PS  Y7, Y6, Y3
-	VFMADD231PS  Y3, Y5, Y11
+	VFMADD231PS  Y3, Y5, Y14
 	ADDQ         $+256, AX
 	ADDQ         $+32, BX
 	ADDQ         $+64, CX
@@ -14127,11 +14113,11 @@ block:
 	MOVQ         c+48(FP), AX
 	MOVQ         ld+64(FP), CX
 	SHLQ         $0x02, CX
-	VMOVUPS      Y8, (AX)
-	VMOVUPS      Y9, 32(AX)
+	VMOVUPS      Y11, (AX)
+	VMOVUPS      Y12, 32(AX)
 	ADDQ         CX, AX
-	VMOVUPS      Y10, (AX)
-	VMOVUPS      Y11, 32(AX)
+	VMOVUPS      Y13, (AX)
+	VMOVUPS      Y14, 32(AX)
 	VZEROUPPER
 	RET
 
@@ -15420,67 +15406,68 @@ block:
 // func expandU4(q *byte, s *byte, sup *byte, words *uint32, d *float32, m *float32, blocks int)
 // Requires: AVX, AVX2, F16C
 TEXT ·expandU4(SB), NOSPLIT, $0-56
-	MOVQ q+0(FP), AX
-	MOVQ words+24(FP), CX
-	MOVQ blocks+48(FP), DX
-	MOVQ s+8(FP), BX
-	MOVQ d+32(FP), SI
+	MOVQ    q+0(FP), AX
+	MOVQ    words+24(FP), CX
+	MOVQ    blocks+48(FP), DX
+	MOVQ    s+8(FP), BX
+	MOVQ    d+32(FP), SI
+	VMOVDQU low4<>+0(SB), Y2
 
 block:
 	VMOVDQU   (AX), Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   32(AX), Y1
-	VPAND     low4<>+0(SB), Y1, Y1
+	VPAND     Y2, Y1, Y1
 	VMOVDQU   Y0, (CX)
 	VMOVDQU   Y1, 32(CX)
 	VMOVDQU   64(AX), Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   96(AX), Y1
-	VPAND     low4<>+0(SB), Y1, Y1
+	VPAND     Y2, Y1, Y1
 	VMOVDQU   Y0, 64(CX)
 	VMOVDQU   Y1, 96(CX)
 	VMOVDQU   128(AX), Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   160(AX), Y1
-	VPAND     low4<>+0(SB), Y1, Y1
+	VPAND     Y2, Y1, Y1
 	VMOVDQU   Y0, 128(CX)
 	VMOVDQU   Y1, 160(CX)
 	VMOVDQU   192(AX), Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   224(AX), Y1
-	VPAND     low4<>+0(SB), Y1, Y1
+	VPAND     Y2, Y1, Y1
 	VMOVDQU   Y0, 192(CX)
 	VMOVDQU   Y1, 224(CX)
 	VMOVDQU   (AX), Y0
 	VPSRLW    $0x04, Y0, Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   32(AX), Y1
 	VPSRLW    $0x04, Y1, Y1
-	VPAND     low4<>+0(SB), Y1, Y1
+	VPAND     Y2, Y1, Y1
 	VMOVDQU   Y0, 256(CX)
 	VMOVDQU   Y1, 288(CX)
 	VMOVDQU   64(AX), Y0
 	VPSRLW    $0x04, Y0, Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   96(AX), Y1
 	VPSRLW    $0x04, Y1, Y1
-	VPAND     low4<>+0(SB), Y1, Y1
+	VPAND     Y2, Y1, Y1
 	VMOVDQU   Y0, 320(CX)
 	VMOVDQU   Y1, 352(CX)
 	VMOVDQU   128(AX), Y0
 	VPSRLW    $0x04, Y0, Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   160(AX), Y1
 	VPSRLW    $0x04, Y1, Y1
-	VPAND     low4<>+0(SB), Y1, Y1
+	VPAND     Y2, Y1, Y1
 	VMOVDQU   Y0, 384(CX)
 	VMOVDQU   Y1, 416(CX)
 	VMOVDQU   192(AX), Y0
 	VPSRLW    $0x04, Y0, Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   224(AX), Y1
 	VPSRLW    $0x04, Y1, Y1
-	VPAND     low4<>+0(SB), Y1, Y1
+	VPAND     Y2, Y1, Y1
 	VMOVDQU   Y0, 448(CX)
 	VMOVDQU   Y1, 480(CX)
 	ADDQ      $+512, CX
@@ -15499,93 +15486,86 @@ block:
 // func mulU4Minx1(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *float32, c *float32, blocks int, ld int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·mulU4Minx1(SB), NOSPLIT, $0-72
-	MOVQ   q+0(FP), AX
-	MOVQ   x+24(FP), CX
-	MOVQ   blocks+56(FP), DX
-	MOVQ   s+8(FP), BX
-	MOVQ   dx+32(FP), SI
-	MOVQ   sx+40(FP), DI
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
+	MOVQ    q+0(FP), AX
+	MOVQ    x+24(FP), CX
+	MOVQ    blocks+56(FP), DX
+	MOVQ    s+8(FP), BX
+	MOVQ    dx+32(FP), SI
+	MOVQ    sx+40(FP), DI
+	VMOVDQU low4<>+0(SB), Y5
+	VXORPS  Y8, Y8, Y8
+	VXORPS  Y9, Y9, Y9
 
 block:
-	VMOVDQU      (AX), Y2
-	VPAND        low4<>+0(SB), Y2, Y2
-	VMOVDQU      32(AX), Y3
-	VPAND        low4<>+0(SB), Y3, Y3
+	VMOVDQU      (AX), Y6
+	VPAND        Y5, Y6, Y2
+	VMOVDQU      32(AX), Y7
+	VPAND        Y5, Y7, Y3
 	VPBROADCASTD (CX), Y4
 	VPMADDUBSW   Y4, Y2, Y0
 	VPMADDUBSW   Y4, Y3, Y1
 	PREFETCHT0   1536(AX)
-	VMOVDQU      64(AX), Y2
-	VPAND        low4<>+0(SB), Y2, Y2
-	VMOVDQU      96(AX), Y3
-	VPAND        low4<>+0(SB), Y3, Y3
-	VPBROADCASTD 4(CX), Y4
-	VPMADDUBSW   Y4, Y2, Y2
-	VPMADDUBSW   Y4, Y3, Y4
-	VPADDW       Y2, Y0, Y0
-	VPADDW       Y4, Y1, Y1
-	VMOVDQU      128(AX), Y2
-	VPAND        low4<>+0(SB), Y2, Y2
-	VMOVDQU      160(AX), Y3
-	VPAND        low4<>+0(SB), Y3, Y3
-	VPBROADCASTD 8(CX), Y4
-	VPMADDUBSW   Y4, Y2, Y2
-	VPMADDUBSW   Y4, Y3, Y4
-	VPADDW       Y2, Y0, Y0
-	VPADDW       Y4, Y1, Y1
-	PREFETCHT0   1600(AX)
-	VMOVDQU      192(AX), Y2
-	VPAND        low4<>+0(SB), Y2, Y2
-	VMOVDQU      224(AX), Y3
-	VPAND        low4<>+0(SB), Y3, Y3
-	VPBROADCASTD 12(CX), Y4
-	VPMADDUBSW   Y4, Y2, Y2
-	VPMADDUBSW   Y4, Y3, Y4
-	VPADDW       Y2, Y0, Y0
-	VPADDW       Y4, Y1, Y1
-	VMOVDQU      (AX), Y2
-	VPSRLW       $0x04, Y2, Y2
-	VPAND        low4<>+0(SB), Y2, Y2
-	VMOVDQU      32(AX), Y3
-	VPSRLW       $0x04, Y3, Y3
-	VPAND        low4<>+0(SB), Y3, Y3
+	VPSRLW       $0x04, Y6, Y2
+	VPAND        Y5, Y2, Y2
+	VPSRLW       $0x04, Y7, Y3
+	VPAND        Y5, Y3, Y3
 	VPBROADCASTD 16(CX), Y4
 	VPMADDUBSW   Y4, Y2, Y2
 	VPMADDUBSW   Y4, Y3, Y4
 	VPADDW       Y2, Y0, Y0
 	VPADDW       Y4, Y1, Y1
-	PREFETCHT0   1664(AX)
-	VMOVDQU      64(AX), Y2
-	VPSRLW       $0x04, Y2, Y2
-	VPAND        low4<>+0(SB), Y2, Y2
-	VMOVDQU      96(AX), Y3
-	VPSRLW       $0x04, Y3, Y3
-	VPAND        low4<>+0(SB), Y3, Y3
+	VMOVDQU      64(AX), Y6
+	VPAND        Y5, Y6, Y2
+	VMOVDQU      96(AX), Y7
+	VPAND        Y5, Y7, Y3
+	VPBROADCASTD 4(CX), Y4
+	VPMADDUBSW   Y4, Y2, Y2
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y2, Y0, Y0
+	VPADDW       Y4, Y1, Y1
+	PREFETCHT0   1600(AX)
+	VPSRLW       $0x04, Y6, Y2
+	VPAND        Y5, Y2, Y2
+	VPSRLW       $0x04, Y7, Y3
+	VPAND        Y5, Y3, Y3
 	VPBROADCASTD 20(CX), Y4
 	VPMADDUBSW   Y4, Y2, Y2
 	VPMADDUBSW   Y4, Y3, Y4
 	VPADDW       Y2, Y0, Y0
 	VPADDW       Y4, Y1, Y1
-	VMOVDQU      128(AX), Y2
-	VPSRLW       $0x04, Y2, Y2
-	VPAND        low4<>+0(SB), Y2, Y2
-	VMOVDQU      160(AX), Y3
-	VPSRLW       $0x04, Y3, Y3
-	VPAND        low4<>+0(SB), Y3, Y3
+	VMOVDQU      128(AX), Y6
+	VPAND        Y5, Y6, Y2
+	VMOVDQU      160(AX), Y7
+	VPAND        Y5, Y7, Y3
+	VPBROADCASTD 8(CX), Y4
+	VPMADDUBSW   Y4, Y2, Y2
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y2, Y0, Y0
+	VPADDW       Y4, Y1, Y1
+	PREFETCHT0   1664(AX)
+	VPSRLW       $0x04, Y6, Y2
+	VPAND        Y5, Y2, Y2
+	VPSRLW       $0x04, Y7, Y3
+	VPAND        Y5, Y3, Y3
 	VPBROADCASTD 24(CX), Y4
 	VPMADDUBSW   Y4, Y2, Y2
 	VPMADDUBSW   Y4, Y3, Y4
 	VPADDW       Y2, Y0, Y0
 	VPADDW       Y4, Y1, Y1
+	VMOVDQU      192(AX), Y6
+	VPAND        Y5, Y6, Y2
+	VMOVDQU      224(AX), Y7
+	VPAND        Y5, Y7, Y3
+	VPBROADCASTD 12(CX), Y4
+	VPMADDUBSW   Y4, Y2, Y2
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y2, Y0, Y0
+	VPADDW       Y4, Y1, Y1
 	PREFETCHT0   1728(AX)
-	VMOVDQU      192(AX), Y2
-	VPSRLW       $0x04, Y2, Y2
-	VPAND        low4<>+0(SB), Y2, Y2
-	VMOVDQU      224(AX), Y3
-	VPSRLW       $0x04, Y3, Y3
-	VPAND        low4<>+0(SB), Y3, Y3
+	VPSRLW       $0x04, Y6, Y2
+	VPAND        Y5, Y2, Y2
+	VPSRLW       $0x04, Y7, Y3
+	VPAND        Y5, Y3, Y3
 	VPBROADCASTD 28(CX), Y4
 	VPMADDUBSW   Y4, Y2, Y2
 	VPMADDUBSW   Y4, Y3, Y4
@@ -15599,14 +15579,14 @@ block:
 	VCVTPH2PS    16(BX), Y3
 	VBROADCASTSS (SI), Y4
 	VMULPS       Y2, Y4, Y2
-	VFMADD231PS  Y0, Y2, Y5
+	VFMADD231PS  Y0, Y2, Y8
 	VMULPS       Y3, Y4, Y2
-	VFMADD231PS  Y1, Y2, Y6
+	VFMADD231PS  Y1, Y2, Y9
 	VCVTPH2PS    32(BX), Y2
 	VCVTPH2PS    48(BX), Y3
 	VBROADCASTSS (DI), Y4
-	VFMADD231PS  Y2, Y4, Y5
-	VFMADD231PS  Y3, Y4, Y6
+	VFMADD231PS  Y2, Y4, Y8
+	VFMADD231PS  Y3, Y4, Y9
 	ADDQ         $+256, AX
 	ADDQ         $+64, BX
 	ADDQ         $+32, CX
@@ -15617,30 +15597,31 @@ block:
 	MOVQ         c+48(FP), AX
 	MOVQ         ld+64(FP), CX
 	SHLQ         $0x02, CX
-	VMOVUPS      Y5, (AX)
-	VMOVUPS      Y6, 32(AX)
+	VMOVUPS      Y8, (AX)
+	VMOVUPS      Y9, 32(AX)
 	VZEROUPPER
 	RET
 
 // func mulU4Minx2(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *float32, c *float32, blocks int, ld int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·mulU4Minx2(SB), NOSPLIT, $0-72
-	MOVQ   q+0(FP), AX
-	MOVQ   x+24(FP), CX
-	MOVQ   blocks+56(FP), DX
-	MOVQ   s+8(FP), BX
-	MOVQ   dx+32(FP), SI
-	MOVQ   sx+40(FP), DI
-	VXORPS Y8, Y8, Y8
-	VXORPS Y9, Y9, Y9
-	VXORPS Y10, Y10, Y10
-	VXORPS Y11, Y11, Y11
+	MOVQ    q+0(FP), AX
+	MOVQ    x+24(FP), CX
+	MOVQ    blocks+56(FP), DX
+	MOVQ    s+8(FP), BX
+	MOVQ    dx+32(FP), SI
+	MOVQ    sx+40(FP), DI
+	VMOVDQU low4<>+0(SB), Y8
+	VXORPS  Y11, Y11, Y11
+	VXORPS  Y12, Y12, Y12
+	VXORPS  Y13, Y13, Y13
+	VXORPS  Y14, Y14, Y14
 
 block:
-	VMOVDQU      (AX), Y4
-	VPAND        low4<>+0(SB), Y4, Y4
-	VMOVDQU      32(AX), Y5
-	VPAND        low4<>+0(SB), Y5, Y5
+	VMOVDQU      (AX), Y9
+	VPAND        Y8, Y9, Y4
+	VMOVDQU      32(AX), Y10
+	VPAND        Y8, Y10, Y5
 	VPBROADCASTD (CX), Y6
 	VPMADDUBSW   Y6, Y4, Y0
 	VPMADDUBSW   Y6, Y5, Y1
@@ -15648,55 +15629,10 @@ block:
 	VPMADDUBSW   Y6, Y4, Y2
 	VPMADDUBSW   Y6, Y5, Y3
 	PREFETCHT0   1536(AX)
-	VMOVDQU      64(AX), Y4
-	VPAND        low4<>+0(SB), Y4, Y4
-	VMOVDQU      96(AX), Y5
-	VPAND        low4<>+0(SB), Y5, Y5
-	VPBROADCASTD 8(CX), Y6
-	VPMADDUBSW   Y6, Y4, Y7
-	VPMADDUBSW   Y6, Y5, Y6
-	VPADDW       Y7, Y0, Y0
-	VPADDW       Y6, Y1, Y1
-	VPBROADCASTD 12(CX), Y6
-	VPMADDUBSW   Y6, Y4, Y7
-	VPMADDUBSW   Y6, Y5, Y6
-	VPADDW       Y7, Y2, Y2
-	VPADDW       Y6, Y3, Y3
-	VMOVDQU      128(AX), Y4
-	VPAND        low4<>+0(SB), Y4, Y4
-	VMOVDQU      160(AX), Y5
-	VPAND        low4<>+0(SB), Y5, Y5
-	VPBROADCASTD 16(CX), Y6
-	VPMADDUBSW   Y6, Y4, Y7
-	VPMADDUBSW   Y6, Y5, Y6
-	VPADDW       Y7, Y0, Y0
-	VPADDW       Y6, Y1, Y1
-	VPBROADCASTD 20(CX), Y6
-	VPMADDUBSW   Y6, Y4, Y7
-	VPMADDUBSW   Y6, Y5, Y6
-	VPADDW       Y7, Y2, Y2
-	VPADDW       Y6, Y3, Y3
-	PREFETCHT0   1600(AX)
-	VMOVDQU      192(AX), Y4
-	VPAND        low4<>+0(SB), Y4, Y4
-	VMOVDQU      224(AX), Y5
-	VPAND        low4<>+0(SB), Y5, Y5
-	VPBROADCASTD 24(CX), Y6
-	VPMADDUBSW   Y6, Y4, Y7
-	VPMADDUBSW   Y6, Y5, Y6
-	VPADDW       Y7, Y0, Y0
-	VPADDW       Y6, Y1, Y1
-	VPBROADCASTD 28(CX), Y6
-	VPMADDUBSW   Y6, Y4, Y7
-	VPMADDUBSW   Y6, Y5, Y6
-	VPADDW       Y7, Y2, Y2
-	VPADDW       Y6, Y3, Y3
-	VMOVDQU      (AX), Y4
-	VPSRLW       $0x04, Y4, Y4
-	VPAND        low4<>+0(SB), Y4, Y4
-	VMOVDQU      32(AX), Y5
-	VPSRLW       $0x04, Y5, Y5
-	VPAND        low4<>+0(SB), Y5, Y5
+	VPSRLW       $0x04, Y9, Y4
+	VPAND        Y8, Y4, Y4
+	VPSRLW       $0x04, Y10, Y5
+	VPAND        Y8, Y5, Y5
 	VPBROADCASTD 32(CX), Y6
 	VPMADDUBSW   Y6, Y4, Y7
 	VPMADDUBSW   Y6, Y5, Y6
@@ -15707,13 +15643,25 @@ block:
 	VPMADDUBSW   Y6, Y5, Y6
 	VPADDW       Y7, Y2, Y2
 	VPADDW       Y6, Y3, Y3
-	PREFETCHT0   1664(AX)
-	VMOVDQU      64(AX), Y4
-	VPSRLW       $0x04, Y4, Y4
-	VPAND        low4<>+0(SB), Y4, Y4
-	VMOVDQU      96(AX), Y5
-	VPSRLW       $0x04, Y5, Y5
-	VPAND        low4<>+0(SB), Y5, Y5
+	VMOVDQU      64(AX), Y9
+	VPAND        Y8, Y9, Y4
+	VMOVDQU      96(AX), Y10
+	VPAND        Y8, Y10, Y5
+	VPBROADCASTD 8(CX), Y6
+	VPMADDUBSW   Y6, Y4, Y7
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y7, Y0, Y0
+	VPADDW       Y6, Y1, Y1
+	VPBROADCASTD 12(CX), Y6
+	VPMADDUBSW   Y6, Y4, Y7
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y7, Y2, Y2
+	VPADDW       Y6, Y3, Y3
+	PREFETCHT0   1600(AX)
+	VPSRLW       $0x04, Y9, Y4
+	VPAND        Y8, Y4, Y4
+	VPSRLW       $0x04, Y10, Y5
+	VPAND        Y8, Y5, Y5
 	VPBROADCASTD 40(CX), Y6
 	VPMADDUBSW   Y6, Y4, Y7
 	VPMADDUBSW   Y6, Y5, Y6
@@ -15724,12 +15672,25 @@ block:
 	VPMADDUBSW   Y6, Y5, Y6
 	VPADDW       Y7, Y2, Y2
 	VPADDW       Y6, Y3, Y3
-	VMOVDQU      128(AX), Y4
-	VPSRLW       $0x04, Y4, Y4
-	VPAND        low4<>+0(SB), Y4, Y4
-	VMOVDQU      160(AX), Y5
-	VPSRLW       $0x04, Y5, Y5
-	VPAND        low4<>+0(SB), Y5, Y5
+	VMOVDQU      128(AX), Y9
+	VPAND        Y8, Y9, Y4
+	VMOVDQU      160(AX), Y10
+	VPAND        Y8, Y10, Y5
+	VPBROADCASTD 16(CX), Y6
+	VPMADDUBSW   Y6, Y4, Y7
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y7, Y0, Y0
+	VPADDW       Y6, Y1, Y1
+	VPBROADCASTD 20(CX), Y6
+	VPMADDUBSW   Y6, Y4, Y7
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y7, Y2, Y2
+	VPADDW       Y6, Y3, Y3
+	PREFETCHT0   1664(AX)
+	VPSRLW       $0x04, Y9, Y4
+	VPAND        Y8, Y4, Y4
+	VPSRLW       $0x04, Y10, Y5
+	VPAND        Y8, Y5, Y5
 	VPBROADCASTD 48(CX), Y6
 	VPMADDUBSW   Y6, Y4, Y7
 	VPMADDUBSW   Y6, Y5, Y6
@@ -15740,13 +15701,25 @@ block:
 	VPMADDUBSW   Y6, Y5, Y6
 	VPADDW       Y7, Y2, Y2
 	VPADDW       Y6, Y3, Y3
+	VMOVDQU      192(AX), Y9
+	VPAND        Y8, Y9, Y4
+	VMOVDQU      224(AX), Y10
+	VPAND        Y8, Y10, Y5
+	VPBROADCASTD 24(CX), Y6
+	VPMADDUBSW   Y6, Y4, Y7
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y7, Y0, Y0
+	VPADDW       Y6, Y1, Y1
+	VPBROADCASTD 28(CX), Y6
+	VPMADDUBSW   Y6, Y4, Y7
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y7, Y2, Y2
+	VPADDW       Y6, Y3, Y3
 	PREFETCHT0   1728(AX)
-	VMOVDQU      192(AX), Y4
-	VPSRLW       $0x04, Y4, Y4
-	VPAND        low4<>+0(SB), Y4, Y4
-	VMOVDQU      224(AX), Y5
-	VPSRLW       $0x04, Y5, Y5
-	VPAND        low4<>+0(SB), Y5, Y5
+	VPSRLW       $0x04, Y9, Y4
+	VPAND        Y8, Y4, Y4
+	VPSRLW       $0x04, Y10, Y5
+	VPAND        Y8, Y5, Y5
 	VPBROADCASTD 56(CX), Y6
 	VPMADDUBSW   Y6, Y4, Y7
 	VPMADDUBSW   Y6, Y5, Y6
@@ -15769,22 +15742,22 @@ block:
 	VCVTPH2PS    16(BX), Y5
 	VBROADCASTSS (SI), Y6
 	VMULPS       Y4, Y6, Y7
-	VFMADD231PS  Y0, Y7, Y8
+	VFMADD231PS  Y0, Y7, Y11
 	VMULPS       Y5, Y6, Y7
-	VFMADD231PS  Y1, Y7, Y9
+	VFMADD231PS  Y1, Y7, Y12
 	VBROADCASTSS 4(SI), Y6
 	VMULPS       Y4, Y6, Y7
-	VFMADD231PS  Y2, Y7, Y10
+	VFMADD231PS  Y2, Y7, Y13
 	VMULPS       Y5, Y6, Y7
-	VFMADD231PS  Y3, Y7, Y11
+	VFMADD231PS  Y3, Y7, Y14
 	VCVTPH2PS    32(BX), Y4
 	VCVTPH2PS    48(BX), Y5
 	VBROADCASTSS (DI), Y6
-	VFMADD231PS  Y4, Y6, Y8
-	VFMADD231PS  Y5, Y6, Y9
+	VFMADD231PS  Y4, Y6, Y11
+	VFMADD231PS  Y5, Y6, Y12
 	VBROADCASTSS 4(DI), Y6
-	VFMADD231PS  Y4, Y6, Y10
-	VFMADD231PS  Y5, Y6, Y11
+	VFMADD231PS  Y4, Y6, Y13
+	VFMADD231PS  Y5, Y6, Y14
 	ADDQ         $+256, AX
 	ADDQ         $+64, BX
 	ADDQ         $+64, CX
@@ -15795,11 +15768,11 @@ block:
 	MOVQ         c+48(FP), AX
 	MOVQ         ld+64(FP), CX
 	SHLQ         $0x02, CX
-	VMOVUPS      Y8, (AX)
-	VMOVUPS      Y9, 32(AX)
+	VMOVUPS      Y11, (AX)
+	VMOVUPS      Y12, 32(AX)
 	ADDQ         CX, AX
-	VMOVUPS      Y10, (AX)
-	VMOVUPS      Y11, 32(AX)
+	VMOVUPS      Y13, (AX)
+	VMOVUPS      Y14, 32(AX)
 	VZEROUPPER
 	RET
 
@@ -17132,68 +17105,69 @@ block:
 // func expandU4Min(q *byte, s *byte, sup *byte, words *uint32, d *float32, m *float32, blocks int)
 // Requires: AVX, AVX2, F16C
 TEXT ·expandU4Min(SB), NOSPLIT, $0-56
-	MOVQ q+0(FP), AX
-	MOVQ words+24(FP), CX
-	MOVQ blocks+48(FP), DX
-	MOVQ s+8(FP), BX
-	MOVQ d+32(FP), SI
-	MOVQ m+40(FP), DI
+	MOVQ    q+0(FP), AX
+	MOVQ    words+24(FP), CX
+	MOVQ    blocks+48(FP), DX
+	MOVQ    s+8(FP), BX
+	MOVQ    d+32(FP), SI
+	MOVQ    m+40(FP), DI
+	VMOVDQU low4<>+0(SB), Y2
 
 block:
 	VMOVDQU   (AX), Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   32(AX), Y1
-	VPAND     low4<>+0(SB), Y1, Y1
+	VPAND     Y2, Y1, Y1
 	VMOVDQU   Y0, (CX)
 	VMOVDQU   Y1, 32(CX)
 	VMOVDQU   64(AX), Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   96(AX), Y1
-	VPAND     low4<>+0(SB), Y1, Y1
+	VPAND     Y2, Y1, Y1
 	VMOVDQU   Y0, 64(CX)
 	VMOVDQU   Y1, 96(CX)
 	VMOVDQU   128(AX), Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   160(AX), Y1
-	VPAND     low4<>+0(SB), Y1, Y1
+	VPAND     Y2, Y1, Y1
 	VMOVDQU   Y0, 128(CX)
 	VMOVDQU   Y1, 160(CX)
 	VMOVDQU   192(AX), Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   224(AX), Y1
-	VPAND     low4<>+0(SB), Y1, Y1
+	VPAND     Y2, Y1, Y1
 	VMOVDQU   Y0, 192(CX)
 	VMOVDQU   Y1, 224(CX)
 	VMOVDQU   (AX), Y0
 	VPSRLW    $0x04, Y0, Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   32(AX), Y1
 	VPSRLW    $0x04, Y1, Y1
-	VPAND     low4<>+0(SB), Y1, Y1
+	VPAND     Y2, Y1, Y1
 	VMOVDQU   Y0, 256(CX)
 	VMOVDQU   Y1, 288(CX)
 	VMOVDQU   64(AX), Y0
 	VPSRLW    $0x04, Y0, Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   96(AX), Y1
 	VPSRLW    $0x04, Y1, Y1
-	VPAND     low4<>+0(SB), Y1, Y1
+	VPAND     Y2, Y1, Y1
 	VMOVDQU   Y0, 320(CX)
 	VMOVDQU   Y1, 352(CX)
 	VMOVDQU   128(AX), Y0
 	VPSRLW    $0x04, Y0, Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   160(AX), Y1
 	VPSRLW    $0x04, Y1, Y1
-	VPAND     low4<>+0(SB), Y1, Y1
+	VPAND     Y2, Y1, Y1
 	VMOVDQU   Y0, 384(CX)
 	VMOVDQU   Y1, 416(CX)
 	VMOVDQU   192(AX), Y0
 	VPSRLW    $0x04, Y0, Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   224(AX), Y1
 	VPSRLW    $0x04, Y1, Y1
-	VPAND     low4<>+0(SB), Y1, Y1
+	VPAND     Y2, Y1, Y1
 	VMOVDQU   Y0, 448(CX)
 	VMOVDQU   Y1, 480(CX)
 	ADDQ      $+512, CX
@@ -17217,95 +17191,88 @@ block:
 // func mulU4Kx1(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *float32, c *float32, blocks int, ld int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·mulU4Kx1(SB), NOSPLIT, $0-72
-	MOVQ   q+0(FP), AX
-	MOVQ   x+24(FP), CX
-	MOVQ   blocks+56(FP), DX
-	MOVQ   s+8(FP), BX
-	MOVQ   dx+32(FP), SI
-	MOVQ   sup+16(FP), DI
-	MOVQ   sx+40(FP), R8
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	MOVQ   $0x00000008, R9
+	MOVQ    q+0(FP), AX
+	MOVQ    x+24(FP), CX
+	MOVQ    blocks+56(FP), DX
+	MOVQ    s+8(FP), BX
+	MOVQ    dx+32(FP), SI
+	MOVQ    sup+16(FP), DI
+	MOVQ    sx+40(FP), R8
+	VMOVDQU low4<>+0(SB), Y5
+	VXORPS  Y8, Y8, Y8
+	VXORPS  Y9, Y9, Y9
+	MOVQ    $0x00000008, R9
 
 block:
-	VMOVDQU      (AX), Y2
-	VPAND        low4<>+0(SB), Y2, Y2
-	VMOVDQU      32(AX), Y3
-	VPAND        low4<>+0(SB), Y3, Y3
+	VMOVDQU      (AX), Y6
+	VPAND        Y5, Y6, Y2
+	VMOVDQU      32(AX), Y7
+	VPAND        Y5, Y7, Y3
 	VPBROADCASTD (CX), Y4
 	VPMADDUBSW   Y4, Y2, Y0
 	VPMADDUBSW   Y4, Y3, Y1
 	PREFETCHT0   1536(AX)
-	VMOVDQU      64(AX), Y2
-	VPAND        low4<>+0(SB), Y2, Y2
-	VMOVDQU      96(AX), Y3
-	VPAND        low4<>+0(SB), Y3, Y3
-	VPBROADCASTD 4(CX), Y4
-	VPMADDUBSW   Y4, Y2, Y2
-	VPMADDUBSW   Y4, Y3, Y4
-	VPADDW       Y2, Y0, Y0
-	VPADDW       Y4, Y1, Y1
-	VMOVDQU      128(AX), Y2
-	VPAND        low4<>+0(SB), Y2, Y2
-	VMOVDQU      160(AX), Y3
-	VPAND        low4<>+0(SB), Y3, Y3
-	VPBROADCASTD 8(CX), Y4
-	VPMADDUBSW   Y4, Y2, Y2
-	VPMADDUBSW   Y4, Y3, Y4
-	VPADDW       Y2, Y0, Y0
-	VPADDW       Y4, Y1, Y1
-	PREFETCHT0   1600(AX)
-	VMOVDQU      192(AX), Y2
-	VPAND        low4<>+0(SB), Y2, Y2
-	VMOVDQU      224(AX), Y3
-	VPAND        low4<>+0(SB), Y3, Y3
-	VPBROADCASTD 12(CX), Y4
-	VPMADDUBSW   Y4, Y2, Y2
-	VPMADDUBSW   Y4, Y3, Y4
-	VPADDW       Y2, Y0, Y0
-	VPADDW       Y4, Y1, Y1
-	VMOVDQU      (AX), Y2
-	VPSRLW       $0x04, Y2, Y2
-	VPAND        low4<>+0(SB), Y2, Y2
-	VMOVDQU      32(AX), Y3
-	VPSRLW       $0x04, Y3, Y3
-	VPAND        low4<>+0(SB), Y3, Y3
+	VPSRLW       $0x04, Y6, Y2
+	VPAND        Y5, Y2, Y2
+	VPSRLW       $0x04, Y7, Y3
+	VPAND        Y5, Y3, Y3
 	VPBROADCASTD 16(CX), Y4
 	VPMADDUBSW   Y4, Y2, Y2
 	VPMADDUBSW   Y4, Y3, Y4
 	VPADDW       Y2, Y0, Y0
 	VPADDW       Y4, Y1, Y1
-	PREFETCHT0   1664(AX)
-	VMOVDQU      64(AX), Y2
-	VPSRLW       $0x04, Y2, Y2
-	VPAND        low4<>+0(SB), Y2, Y2
-	VMOVDQU      96(AX), Y3
-	VPSRLW       $0x04, Y3, Y3
-	VPAND        low4<>+0(SB), Y3, Y3
+	VMOVDQU      64(AX), Y6
+	VPAND        Y5, Y6, Y2
+	VMOVDQU      96(AX), Y7
+	VPAND        Y5, Y7, Y3
+	VPBROADCASTD 4(CX), Y4
+	VPMADDUBSW   Y4, Y2, Y2
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y2, Y0, Y0
+	VPADDW       Y4, Y1, Y1
+	PREFETCHT0   1600(AX)
+	VPSRLW       $0x04, Y6, Y2
+	VPAND        Y5, Y2, Y2
+	VPSRLW       $0x04, Y7, Y3
+	VPAND        Y5, Y3, Y3
 	VPBROADCASTD 20(CX), Y4
 	VPMADDUBSW   Y4, Y2, Y2
 	VPMADDUBSW   Y4, Y3, Y4
 	VPADDW       Y2, Y0, Y0
 	VPADDW       Y4, Y1, Y1
-	VMOVDQU      128(AX), Y2
-	VPSRLW       $0x04, Y2, Y2
-	VPAND        low4<>+0(SB), Y2, Y2
-	VMOVDQU      160(AX), Y3
-	VPSRLW       $0x04, Y3, Y3
-	VPAND        low4<>+0(SB), Y3, Y3
+	VMOVDQU      128(AX), Y6
+	VPAND        Y5, Y6, Y2
+	VMOVDQU      160(AX), Y7
+	VPAND        Y5, Y7, Y3
+	VPBROADCASTD 8(CX), Y4
+	VPMADDUBSW   Y4, Y2, Y2
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y2, Y0, Y0
+	VPADDW       Y4, Y1, Y1
+	PREFETCHT0   1664(AX)
+	VPSRLW       $0x04, Y6, Y2
+	VPAND        Y5, Y2, Y2
+	VPSRLW       $0x04, Y7, Y3
+	VPAND        Y5, Y3, Y3
 	VPBROADCASTD 24(CX), Y4
 	VPMADDUBSW   Y4, Y2, Y2
 	VPMADDUBSW   Y4, Y3, Y4
 	VPADDW       Y2, Y0, Y0
 	VPADDW       Y4, Y1, Y1
+	VMOVDQU      192(AX), Y6
+	VPAND        Y5, Y6, Y2
+	VMOVDQU      224(AX), Y7
+	VPAND        Y5, Y7, Y3
+	VPBROADCASTD 12(CX), Y4
+	VPMADDUBSW   Y4, Y2, Y2
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y2, Y0, Y0
+	VPADDW       Y4, Y1, Y1
 	PREFETCHT0   1728(AX)
-	VMOVDQU      192(AX), Y2
-	VPSRLW       $0x04, Y2, Y2
-	VPAND        low4<>+0(SB), Y2, Y2
-	VMOVDQU      224(AX), Y3
-	VPSRLW       $0x04, Y3, Y3
-	VPAND        low4<>+0(SB), Y3, Y3
+	VPSRLW       $0x04, Y6, Y2
+	VPAND        Y5, Y2, Y2
+	VPSRLW       $0x04, Y7, Y3
+	VPAND        Y5, Y3, Y3
 	VPBROADCASTD 28(CX), Y4
 	VPMADDUBSW   Y4, Y2, Y2
 	VPMADDUBSW   Y4, Y3, Y4
@@ -17325,9 +17292,9 @@ block:
 	VMULPS       Y4, Y3, Y3
 	VBROADCASTSS (SI), Y4
 	VMULPS       Y2, Y4, Y2
-	VFMADD231PS  Y0, Y2, Y5
+	VFMADD231PS  Y0, Y2, Y8
 	VMULPS       Y3, Y4, Y2
-	VFMADD231PS  Y1, Y2, Y6
+	VFMADD231PS  Y1, Y2, Y9
 	VPMOVZXBD    16(BX), Y2
 	VCVTDQ2PS    Y2, Y2
 	VCVTPH2PS    32(DI), Y4
@@ -17337,8 +17304,8 @@ block:
 	VCVTPH2PS    48(DI), Y4
 	VMULPS       Y4, Y3, Y3
 	VBROADCASTSS (R8), Y4
-	VFNMADD231PS Y2, Y4, Y5
-	VFNMADD231PS Y3, Y4, Y6
+	VFNMADD231PS Y2, Y4, Y8
+	VFNMADD231PS Y3, Y4, Y9
 	ADDQ         $+256, AX
 	ADDQ         $+32, BX
 	ADDQ         $+32, CX
@@ -17355,32 +17322,33 @@ same:
 	MOVQ    c+48(FP), AX
 	MOVQ    ld+64(FP), CX
 	SHLQ    $0x02, CX
-	VMOVUPS Y5, (AX)
-	VMOVUPS Y6, 32(AX)
+	VMOVUPS Y8, (AX)
+	VMOVUPS Y9, 32(AX)
 	VZEROUPPER
 	RET
 
 // func mulU4Kx2(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *float32, c *float32, blocks int, ld int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·mulU4Kx2(SB), NOSPLIT, $0-72
-	MOVQ   q+0(FP), AX
-	MOVQ   x+24(FP), CX
-	MOVQ   blocks+56(FP), DX
-	MOVQ   s+8(FP), BX
-	MOVQ   dx+32(FP), SI
-	MOVQ   sup+16(FP), DI
-	MOVQ   sx+40(FP), R8
-	VXORPS Y8, Y8, Y8
-	VXORPS Y9, Y9, Y9
-	VXORPS Y10, Y10, Y10
-	VXORPS Y11, Y11, Y11
-	MOVQ   $0x00000008, R9
+	MOVQ    q+0(FP), AX
+	MOVQ    x+24(FP), CX
+	MOVQ    blocks+56(FP), DX
+	MOVQ    s+8(FP), BX
+	MOVQ    dx+32(FP), SI
+	MOVQ    sup+16(FP), DI
+	MOVQ    sx+40(FP), R8
+	VMOVDQU low4<>+0(SB), Y8
+	VXORPS  Y11, Y11, Y11
+	VXORPS  Y12, Y12, Y12
+	VXORPS  Y13, Y13, Y13
+	VXORPS  Y14, Y14, Y14
+	MOVQ    $0x00000008, R9
 
 block:
-	VMOVDQU      (AX), Y4
-	VPAND        low4<>+0(SB), Y4, Y4
-	VMOVDQU      32(AX), Y5
-	VPAND        low4<>+0(SB), Y5, Y5
+	VMOVDQU      (AX), Y9
+	VPAND        Y8, Y9, Y4
+	VMOVDQU      32(AX), Y10
+	VPAND        Y8, Y10, Y5
 	VPBROADCASTD (CX), Y6
 	VPMADDUBSW   Y6, Y4, Y0
 	VPMADDUBSW   Y6, Y5, Y1
@@ -17388,55 +17356,10 @@ block:
 	VPMADDUBSW   Y6, Y4, Y2
 	VPMADDUBSW   Y6, Y5, Y3
 	PREFETCHT0   1536(AX)
-	VMOVDQU      64(AX), Y4
-	VPAND        low4<>+0(SB), Y4, Y4
-	VMOVDQU      96(AX), Y5
-	VPAND        low4<>+0(SB), Y5, Y5
-	VPBROADCASTD 8(CX), Y6
-	VPMADDUBSW   Y6, Y4, Y7
-	VPMADDUBSW   Y6, Y5, Y6
-	VPADDW       Y7, Y0, Y0
-	VPADDW       Y6, Y1, Y1
-	VPBROADCASTD 12(CX), Y6
-	VPMADDUBSW   Y6, Y4, Y7
-	VPMADDUBSW   Y6, Y5, Y6
-	VPADDW       Y7, Y2, Y2
-	VPADDW       Y6, Y3, Y3
-	VMOVDQU      128(AX), Y4
-	VPAND        low4<>+0(SB), Y4, Y4
-	VMOVDQU      160(AX), Y5
-	VPAND        low4<>+0(SB), Y5, Y5
-	VPBROADCASTD 16(CX), Y6
-	VPMADDUBSW   Y6, Y4, Y7
-	VPMADDUBSW   Y6, Y5, Y6
-	VPADDW       Y7, Y0, Y0
-	VPADDW       Y6, Y1, Y1
-	VPBROADCASTD 20(CX), Y6
-	VPMADDUBSW   Y6, Y4, Y7
-	VPMADDUBSW   Y6, Y5, Y6
-	VPADDW       Y7, Y2, Y2
-	VPADDW       Y6, Y3, Y3
-	PREFETCHT0   1600(AX)
-	VMOVDQU      192(AX), Y4
-	VPAND        low4<>+0(SB), Y4, Y4
-	VMOVDQU      224(AX), Y5
-	VPAND        low4<>+0(SB), Y5, Y5
-	VPBROADCASTD 24(CX), Y6
-	VPMADDUBSW   Y6, Y4, Y7
-	VPMADDUBSW   Y6, Y5, Y6
-	VPADDW       Y7, Y0, Y0
-	VPADDW       Y6, Y1, Y1
-	VPBROADCASTD 28(CX), Y6
-	VPMADDUBSW   Y6, Y4, Y7
-	VPMADDUBSW   Y6, Y5, Y6
-	VPADDW       Y7, Y2, Y2
-	VPADDW       Y6, Y3, Y3
-	VMOVDQU      (AX), Y4
-	VPSRLW       $0x04, Y4, Y4
-	VPAND        low4<>+0(SB), Y4, Y4
-	VMOVDQU      32(AX), Y5
-	VPSRLW       $0x04, Y5, Y5
-	VPAND        low4<>+0(SB), Y5, Y5
+	VPSRLW       $0x04, Y9, Y4
+	VPAND        Y8, Y4, Y4
+	VPSRLW       $0x04, Y10, Y5
+	VPAND        Y8, Y5, Y5
 	VPBROADCASTD 32(CX), Y6
 	VPMADDUBSW   Y6, Y4, Y7
 	VPMADDUBSW   Y6, Y5, Y6
@@ -17447,13 +17370,25 @@ block:
 	VPMADDUBSW   Y6, Y5, Y6
 	VPADDW       Y7, Y2, Y2
 	VPADDW       Y6, Y3, Y3
-	PREFETCHT0   1664(AX)
-	VMOVDQU      64(AX), Y4
-	VPSRLW       $0x04, Y4, Y4
-	VPAND        low4<>+0(SB), Y4, Y4
-	VMOVDQU      96(AX), Y5
-	VPSRLW       $0x04, Y5, Y5
-	VPAND        low4<>+0(SB), Y5, Y5
+	VMOVDQU      64(AX), Y9
+	VPAND        Y8, Y9, Y4
+	VMOVDQU      96(AX), Y10
+	VPAND        Y8, Y10, Y5
+	VPBROADCASTD 8(CX), Y6
+	VPMADDUBSW   Y6, Y4, Y7
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y7, Y0, Y0
+	VPADDW       Y6, Y1, Y1
+	VPBROADCASTD 12(CX), Y6
+	VPMADDUBSW   Y6, Y4, Y7
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y7, Y2, Y2
+	VPADDW       Y6, Y3, Y3
+	PREFETCHT0   1600(AX)
+	VPSRLW       $0x04, Y9, Y4
+	VPAND        Y8, Y4, Y4
+	VPSRLW       $0x04, Y10, Y5
+	VPAND        Y8, Y5, Y5
 	VPBROADCASTD 40(CX), Y6
 	VPMADDUBSW   Y6, Y4, Y7
 	VPMADDUBSW   Y6, Y5, Y6
@@ -17464,12 +17399,25 @@ block:
 	VPMADDUBSW   Y6, Y5, Y6
 	VPADDW       Y7, Y2, Y2
 	VPADDW       Y6, Y3, Y3
-	VMOVDQU      128(AX), Y4
-	VPSRLW       $0x04, Y4, Y4
-	VPAND        low4<>+0(SB), Y4, Y4
-	VMOVDQU      160(AX), Y5
-	VPSRLW       $0x04, Y5, Y5
-	VPAND        low4<>+0(SB), Y5, Y5
+	VMOVDQU      128(AX), Y9
+	VPAND        Y8, Y9, Y4
+	VMOVDQU      160(AX), Y10
+	VPAND        Y8, Y10, Y5
+	VPBROADCASTD 16(CX), Y6
+	VPMADDUBSW   Y6, Y4, Y7
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y7, Y0, Y0
+	VPADDW       Y6, Y1, Y1
+	VPBROADCASTD 20(CX), Y6
+	VPMADDUBSW   Y6, Y4, Y7
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y7, Y2, Y2
+	VPADDW       Y6, Y3, Y3
+	PREFETCHT0   1664(AX)
+	VPSRLW       $0x04, Y9, Y4
+	VPAND        Y8, Y4, Y4
+	VPSRLW       $0x04, Y10, Y5
+	VPAND        Y8, Y5, Y5
 	VPBROADCASTD 48(CX), Y6
 	VPMADDUBSW   Y6, Y4, Y7
 	VPMADDUBSW   Y6, Y5, Y6
@@ -17480,13 +17428,25 @@ block:
 	VPMADDUBSW   Y6, Y5, Y6
 	VPADDW       Y7, Y2, Y2
 	VPADDW       Y6, Y3, Y3
+	VMOVDQU      192(AX), Y9
+	VPAND        Y8, Y9, Y4
+	VMOVDQU      224(AX), Y10
+	VPAND        Y8, Y10, Y5
+	VPBROADCASTD 24(CX), Y6
+	VPMADDUBSW   Y6, Y4, Y7
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y7, Y0, Y0
+	VPADDW       Y6, Y1, Y1
+	VPBROADCASTD 28(CX), Y6
+	VPMADDUBSW   Y6, Y4, Y7
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y7, Y2, Y2
+	VPADDW       Y6, Y3, Y3
 	PREFETCHT0   1728(AX)
-	VMOVDQU      192(AX), Y4
-	VPSRLW       $0x04, Y4, Y4
-	VPAND        low4<>+0(SB), Y4, Y4
-	VMOVDQU      224(AX), Y5
-	VPSRLW       $0x04, Y5, Y5
-	VPAND        low4<>+0(SB), Y5, Y5
+	VPSRLW       $0x04, Y9, Y4
+	VPAND        Y8, Y4, Y4
+	VPSRLW       $0x04, Y10, Y5
+	VPAND        Y8, Y5, Y5
 	VPBROADCASTD 56(CX), Y6
 	VPMADDUBSW   Y6, Y4, Y7
 	VPMADDUBSW   Y6, Y5, Y6
@@ -17515,14 +17475,14 @@ block:
 	VMULPS       Y6, Y5, Y5
 	VBROADCASTSS (SI), Y6
 	VMULPS       Y4, Y6, Y7
-	VFMADD231PS  Y0, Y7, Y8
+	VFMADD231PS  Y0, Y7, Y11
 	VMULPS       Y5, Y6, Y7
-	VFMADD231PS  Y1, Y7, Y9
+	VFMADD231PS  Y1, Y7, Y12
 	VBROADCASTSS 4(SI), Y6
 	VMULPS       Y4, Y6, Y7
-	VFMADD231PS  Y2, Y7, Y10
+	VFMADD231PS  Y2, Y7, Y13
 	VMULPS       Y5, Y6, Y7
-	VFMADD231PS  Y3, Y7, Y11
+	VFMADD231PS  Y3, Y7, Y14
 	VPMOVZXBD    16(BX), Y4
 	VCVTDQ2PS    Y4, Y4
 	VCVTPH2PS    32(DI), Y6
@@ -17532,11 +17492,11 @@ block:
 	VCVTPH2PS    48(DI), Y6
 	VMULPS       Y6, Y5, Y5
 	VBROADCASTSS (R8), Y6
-	VFNMADD231PS Y4, Y6, Y8
-	VFNMADD231PS Y5, Y6, Y9
+	VFNMADD231PS Y4, Y6, Y11
+	VFNMADD231PS Y5, Y6, Y12
 	VBROADCASTSS 4(R8), Y6
-	VFNMADD231PS Y4, Y6, Y10
-	VFNMADD231PS Y5, Y6, Y11
+	VFNMADD231PS Y4, Y6, Y13
+	VFNMADD231PS Y5, Y6, Y14
 	ADDQ         $+256, AX
 	ADDQ         $+32, BX
 	ADDQ         $+64, CX
@@ -17553,11 +17513,11 @@ same:
 	MOVQ    c+48(FP), AX
 	MOVQ    ld+64(FP), CX
 	SHLQ    $0x02, CX
-	VMOVUPS Y8, (AX)
-	VMOVUPS Y9, 32(AX)
+	VMOVUPS Y11, (AX)
+	VMOVUPS Y12, 32(AX)
 	ADDQ    CX, AX
-	VMOVUPS Y10, (AX)
-	VMOVUPS Y11, 32(AX)
+	VMOVUPS Y13, (AX)
+	VMOVUPS Y14, 32(AX)
 	VZEROUPPER
 	RET
 
@@ -18970,70 +18930,71 @@ same:
 // func expandU4K(q *byte, s *byte, sup *byte, words *uint32, d *float32, m *float32, blocks int)
 // Requires: AVX, AVX2, F16C
 TEXT ·expandU4K(SB), NOSPLIT, $0-56
-	MOVQ q+0(FP), AX
-	MOVQ words+24(FP), CX
-	MOVQ blocks+48(FP), DX
-	MOVQ s+8(FP), BX
-	MOVQ d+32(FP), SI
-	MOVQ sup+16(FP), DI
-	MOVQ $0x00000008, R8
-	MOVQ m+40(FP), R9
+	MOVQ    q+0(FP), AX
+	MOVQ    words+24(FP), CX
+	MOVQ    blocks+48(FP), DX
+	MOVQ    s+8(FP), BX
+	MOVQ    d+32(FP), SI
+	MOVQ    sup+16(FP), DI
+	MOVQ    $0x00000008, R8
+	MOVQ    m+40(FP), R9
+	VMOVDQU low4<>+0(SB), Y3
 
 block:
 	VMOVDQU   (AX), Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y3, Y0, Y0
 	VMOVDQU   32(AX), Y1
-	VPAND     low4<>+0(SB), Y1, Y1
+	VPAND     Y3, Y1, Y1
 	VMOVDQU   Y0, (CX)
 	VMOVDQU   Y1, 32(CX)
 	VMOVDQU   64(AX), Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y3, Y0, Y0
 	VMOVDQU   96(AX), Y1
-	VPAND     low4<>+0(SB), Y1, Y1
+	VPAND     Y3, Y1, Y1
 	VMOVDQU   Y0, 64(CX)
 	VMOVDQU   Y1, 96(CX)
 	VMOVDQU   128(AX), Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y3, Y0, Y0
 	VMOVDQU   160(AX), Y1
-	VPAND     low4<>+0(SB), Y1, Y1
+	VPAND     Y3, Y1, Y1
 	VMOVDQU   Y0, 128(CX)
 	VMOVDQU   Y1, 160(CX)
 	VMOVDQU   192(AX), Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y3, Y0, Y0
 	VMOVDQU   224(AX), Y1
-	VPAND     low4<>+0(SB), Y1, Y1
+	VPAND     Y3, Y1, Y1
 	VMOVDQU   Y0, 192(CX)
 	VMOVDQU   Y1, 224(CX)
 	VMOVDQU   (AX), Y0
 	VPSRLW    $0x04, Y0, Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y3, Y0, Y0
 	VMOVDQU   32(AX), Y1
 	VPSRLW    $0x04, Y1, Y1
-	VPAND     low4<>+0(SB), Y1, Y1
+	VPAND     Y3, Y1, Y1
 	VMOVDQU   Y0, 256(CX)
 	VMOVDQU   Y1, 288(CX)
 	VMOVDQU   64(AX), Y0
 	VPSRLW    $0x04, Y0, Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y3, Y0, Y0
 	VMOVDQU   96(AX), Y1
 	VPSRLW    $0x04, Y1, Y1
-	VPAND     low4<>+0(SB), Y1, Y1
+	VPAND     Y3, Y1, Y1
 	VMOVDQU   Y0, 320(CX)
 	VMOVDQU   Y1, 352(CX)
 	VMOVDQU   128(AX), Y0
 	VPSRLW    $0x04, Y0, Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y3, Y0, Y0
 	VMOVDQU   160(AX), Y1
 	VPSRLW    $0x04, Y1, Y1
-	VPAND     low4<>+0(SB), Y1, Y1
+	VPAND     Y3, Y1, Y1
 	VMOVDQU   Y0, 384(CX)
 	VMOVDQU   Y1, 416(CX)
 	VMOVDQU   192(AX), Y0
 	VPSRLW    $0x04, Y0, Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y3, Y0, Y0
 	VMOVDQU   224(AX), Y1
 	VPSRLW    $0x04, Y1, Y1
-	VPAND     low4<>+0(SB), Y1, Y1
+	VPAND     Y3, Y1, Y1
 	VMOVDQU   Y0, 448(CX)
 	VMOVDQU   Y1, 480(CX)
 	ADDQ      $+512, CX
@@ -19087,18 +19048,22 @@ GLOBL signs<>(SB), RODATA|NOPTR, $32
 // func mulS6Kx1(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *float32, c *float32, blocks int, ld int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·mulS6Kx1(SB), NOSPLIT, $160-72
-	MOVQ   q+0(FP), AX
-	MOVQ   x+24(FP), CX
-	MOVQ   blocks+56(FP), DX
-	MOVQ   s+8(FP), BX
-	MOVQ   dx+32(FP), SI
-	MOVQ   sup+16(FP), DI
-	LEAQ   (SP), R8
-	ADDQ   $0x1f, R8
-	ANDQ   $-32, R8
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	MOVQ   $0x00000008, R9
+	MOVQ    q+0(FP), AX
+	MOVQ    x+24(FP), CX
+	MOVQ    blocks+56(FP), DX
+	MOVQ    s+8(FP), BX
+	MOVQ    dx+32(FP), SI
+	MOVQ    sup+16(FP), DI
+	VMOVDQU low4<>+0(SB), Y5
+	VMOVDQU bits45<>+0(SB), Y6
+	VMOVDQU lowByte<>+0(SB), Y7
+	VMOVDQU word32<>+0(SB), Y8
+	LEAQ    (SP), R8
+	ADDQ    $0x1f, R8
+	ANDQ    $-32, R8
+	VXORPS  Y9, Y9, Y9
+	VXORPS  Y10, Y10, Y10
+	MOVQ    $0x00000008, R9
 
 block:
 	VPMOVSXBD    (BX), Y4
@@ -19118,31 +19083,31 @@ block:
 	VPBLENDW     $0xaa, Y2, Y4, Y4
 	VMOVDQA      Y4, 96(R8)
 	VMOVDQU      (AX), Y2
-	VPAND        low4<>+0(SB), Y2, Y2
+	VPAND        Y5, Y2, Y2
 	VMOVDQU      256(AX), Y3
 	VPSLLW       $0x04, Y3, Y3
-	VPAND        bits45<>+0(SB), Y3, Y3
+	VPAND        Y6, Y3, Y3
 	VPOR         Y2, Y3, Y2
 	VPSRLW       $0x08, Y2, Y3
-	VPAND        lowByte<>+0(SB), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y2, Y2
+	VPAND        Y7, Y2, Y2
+	VPSUBW       Y8, Y2, Y2
 	VPMULLW      (R8), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y3, Y3
+	VPSUBW       Y8, Y3, Y3
 	VPMULLW      32(R8), Y3, Y3
 	VPBROADCASTD (CX), Y4
 	VPMADDWD     Y2, Y4, Y0
 	VPMADDWD     Y3, Y4, Y1
 	VMOVDQU      32(AX), Y2
-	VPAND        low4<>+0(SB), Y2, Y2
+	VPAND        Y5, Y2, Y2
 	VMOVDQU      288(AX), Y3
 	VPSLLW       $0x04, Y3, Y3
-	VPAND        bits45<>+0(SB), Y3, Y3
+	VPAND        Y6, Y3, Y3
 	VPOR         Y2, Y3, Y2
 	VPSRLW       $0x08, Y2, Y3
-	VPAND        lowByte<>+0(SB), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y2, Y2
+	VPAND        Y7, Y2, Y2
+	VPSUBW       Y8, Y2, Y2
 	VPMULLW      (R8), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y3, Y3
+	VPSUBW       Y8, Y3, Y3
 	VPMULLW      32(R8), Y3, Y3
 	VPBROADCASTD 4(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
@@ -19151,16 +19116,16 @@ block:
 	VPADDD       Y4, Y1, Y1
 	PREFETCHT0   1536(AX)
 	VMOVDQU      64(AX), Y2
-	VPAND        low4<>+0(SB), Y2, Y2
+	VPAND        Y5, Y2, Y2
 	VMOVDQU      320(AX), Y3
 	VPSLLW       $0x04, Y3, Y3
-	VPAND        bits45<>+0(SB), Y3, Y3
+	VPAND        Y6, Y3, Y3
 	VPOR         Y2, Y3, Y2
 	VPSRLW       $0x08, Y2, Y3
-	VPAND        lowByte<>+0(SB), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y2, Y2
+	VPAND        Y7, Y2, Y2
+	VPSUBW       Y8, Y2, Y2
 	VPMULLW      (R8), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y3, Y3
+	VPSUBW       Y8, Y3, Y3
 	VPMULLW      32(R8), Y3, Y3
 	VPBROADCASTD 8(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
@@ -19168,16 +19133,16 @@ block:
 	VPADDD       Y2, Y0, Y0
 	VPADDD       Y4, Y1, Y1
 	VMOVDQU      96(AX), Y2
-	VPAND        low4<>+0(SB), Y2, Y2
+	VPAND        Y5, Y2, Y2
 	VMOVDQU      352(AX), Y3
 	VPSLLW       $0x04, Y3, Y3
-	VPAND        bits45<>+0(SB), Y3, Y3
+	VPAND        Y6, Y3, Y3
 	VPOR         Y2, Y3, Y2
 	VPSRLW       $0x08, Y2, Y3
-	VPAND        lowByte<>+0(SB), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y2, Y2
+	VPAND        Y7, Y2, Y2
+	VPSUBW       Y8, Y2, Y2
 	VPMULLW      (R8), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y3, Y3
+	VPSUBW       Y8, Y3, Y3
 	VPMULLW      32(R8), Y3, Y3
 	VPBROADCASTD 12(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
@@ -19185,16 +19150,16 @@ block:
 	VPADDD       Y2, Y0, Y0
 	VPADDD       Y4, Y1, Y1
 	VMOVDQU      128(AX), Y2
-	VPAND        low4<>+0(SB), Y2, Y2
+	VPAND        Y5, Y2, Y2
 	VMOVDQU      256(AX), Y3
 	VPSLLW       $0x02, Y3, Y3
-	VPAND        bits45<>+0(SB), Y3, Y3
+	VPAND        Y6, Y3, Y3
 	VPOR         Y2, Y3, Y2
 	VPSRLW       $0x08, Y2, Y3
-	VPAND        lowByte<>+0(SB), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y2, Y2
+	VPAND        Y7, Y2, Y2
+	VPSUBW       Y8, Y2, Y2
 	VPMULLW      (R8), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y3, Y3
+	VPSUBW       Y8, Y3, Y3
 	VPMULLW      32(R8), Y3, Y3
 	VPBROADCASTD 16(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
@@ -19203,16 +19168,16 @@ block:
 	VPADDD       Y4, Y1, Y1
 	PREFETCHT0   1600(AX)
 	VMOVDQU      160(AX), Y2
-	VPAND        low4<>+0(SB), Y2, Y2
+	VPAND        Y5, Y2, Y2
 	VMOVDQU      288(AX), Y3
 	VPSLLW       $0x02, Y3, Y3
-	VPAND        bits45<>+0(SB), Y3, Y3
+	VPAND        Y6, Y3, Y3
 	VPOR         Y2, Y3, Y2
 	VPSRLW       $0x08, Y2, Y3
-	VPAND        lowByte<>+0(SB), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y2, Y2
+	VPAND        Y7, Y2, Y2
+	VPSUBW       Y8, Y2, Y2
 	VPMULLW      (R8), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y3, Y3
+	VPSUBW       Y8, Y3, Y3
 	VPMULLW      32(R8), Y3, Y3
 	VPBROADCASTD 20(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
@@ -19220,16 +19185,16 @@ block:
 	VPADDD       Y2, Y0, Y0
 	VPADDD       Y4, Y1, Y1
 	VMOVDQU      192(AX), Y2
-	VPAND        low4<>+0(SB), Y2, Y2
+	VPAND        Y5, Y2, Y2
 	VMOVDQU      320(AX), Y3
 	VPSLLW       $0x02, Y3, Y3
-	VPAND        bits45<>+0(SB), Y3, Y3
+	VPAND        Y6, Y3, Y3
 	VPOR         Y2, Y3, Y2
 	VPSRLW       $0x08, Y2, Y3
-	VPAND        lowByte<>+0(SB), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y2, Y2
+	VPAND        Y7, Y2, Y2
+	VPSUBW       Y8, Y2, Y2
 	VPMULLW      (R8), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y3, Y3
+	VPSUBW       Y8, Y3, Y3
 	VPMULLW      32(R8), Y3, Y3
 	VPBROADCASTD 24(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
@@ -19238,16 +19203,16 @@ block:
 	VPADDD       Y4, Y1, Y1
 	PREFETCHT0   1664(AX)
 	VMOVDQU      224(AX), Y2
-	VPAND        low4<>+0(SB), Y2, Y2
+	VPAND        Y5, Y2, Y2
 	VMOVDQU      352(AX), Y3
 	VPSLLW       $0x02, Y3, Y3
-	VPAND        bits45<>+0(SB), Y3, Y3
+	VPAND        Y6, Y3, Y3
 	VPOR         Y2, Y3, Y2
 	VPSRLW       $0x08, Y2, Y3
-	VPAND        lowByte<>+0(SB), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y2, Y2
+	VPAND        Y7, Y2, Y2
+	VPSUBW       Y8, Y2, Y2
 	VPMULLW      (R8), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y3, Y3
+	VPSUBW       Y8, Y3, Y3
 	VPMULLW      32(R8), Y3, Y3
 	VPBROADCASTD 28(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
@@ -19256,15 +19221,15 @@ block:
 	VPADDD       Y4, Y1, Y1
 	VMOVDQU      (AX), Y2
 	VPSRLW       $0x04, Y2, Y2
-	VPAND        low4<>+0(SB), Y2, Y2
+	VPAND        Y5, Y2, Y2
 	VMOVDQU      256(AX), Y3
-	VPAND        bits45<>+0(SB), Y3, Y3
+	VPAND        Y6, Y3, Y3
 	VPOR         Y2, Y3, Y2
 	VPSRLW       $0x08, Y2, Y3
-	VPAND        lowByte<>+0(SB), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y2, Y2
+	VPAND        Y7, Y2, Y2
+	VPSUBW       Y8, Y2, Y2
 	VPMULLW      64(R8), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y3, Y3
+	VPSUBW       Y8, Y3, Y3
 	VPMULLW      96(R8), Y3, Y3
 	VPBROADCASTD 32(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
@@ -19273,15 +19238,15 @@ block:
 	VPADDD       Y4, Y1, Y1
 	VMOVDQU      32(AX), Y2
 	VPSRLW       $0x04, Y2, Y2
-	VPAND        low4<>+0(SB), Y2, Y2
+	VPAND        Y5, Y2, Y2
 	VMOVDQU      288(AX), Y3
-	VPAND        bits45<>+0(SB), Y3, Y3
+	VPAND        Y6, Y3, Y3
 	VPOR         Y2, Y3, Y2
 	VPSRLW       $0x08, Y2, Y3
-	VPAND        lowByte<>+0(SB), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y2, Y2
+	VPAND        Y7, Y2, Y2
+	VPSUBW       Y8, Y2, Y2
 	VPMULLW      64(R8), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y3, Y3
+	VPSUBW       Y8, Y3, Y3
 	VPMULLW      96(R8), Y3, Y3
 	VPBROADCASTD 36(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
@@ -19291,15 +19256,15 @@ block:
 	PREFETCHT0   1728(AX)
 	VMOVDQU      64(AX), Y2
 	VPSRLW       $0x04, Y2, Y2
-	VPAND        low4<>+0(SB), Y2, Y2
+	VPAND        Y5, Y2, Y2
 	VMOVDQU      320(AX), Y3
-	VPAND        bits45<>+0(SB), Y3, Y3
+	VPAND        Y6, Y3, Y3
 	VPOR         Y2, Y3, Y2
 	VPSRLW       $0x08, Y2, Y3
-	VPAND        lowByte<>+0(SB), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y2, Y2
+	VPAND        Y7, Y2, Y2
+	VPSUBW       Y8, Y2, Y2
 	VPMULLW      64(R8), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y3, Y3
+	VPSUBW       Y8, Y3, Y3
 	VPMULLW      96(R8), Y3, Y3
 	VPBROADCASTD 40(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
@@ -19308,15 +19273,15 @@ block:
 	VPADDD       Y4, Y1, Y1
 	VMOVDQU      96(AX), Y2
 	VPSRLW       $0x04, Y2, Y2
-	VPAND        low4<>+0(SB), Y2, Y2
+	VPAND        Y5, Y2, Y2
 	VMOVDQU      352(AX), Y3
-	VPAND        bits45<>+0(SB), Y3, Y3
+	VPAND        Y6, Y3, Y3
 	VPOR         Y2, Y3, Y2
 	VPSRLW       $0x08, Y2, Y3
-	VPAND        lowByte<>+0(SB), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y2, Y2
+	VPAND        Y7, Y2, Y2
+	VPSUBW       Y8, Y2, Y2
 	VPMULLW      64(R8), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y3, Y3
+	VPSUBW       Y8, Y3, Y3
 	VPMULLW      96(R8), Y3, Y3
 	VPBROADCASTD 44(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
@@ -19325,16 +19290,16 @@ block:
 	VPADDD       Y4, Y1, Y1
 	VMOVDQU      128(AX), Y2
 	VPSRLW       $0x04, Y2, Y2
-	VPAND        low4<>+0(SB), Y2, Y2
+	VPAND        Y5, Y2, Y2
 	VMOVDQU      256(AX), Y3
 	VPSRLW       $0x02, Y3, Y3
-	VPAND        bits45<>+0(SB), Y3, Y3
+	VPAND        Y6, Y3, Y3
 	VPOR         Y2, Y3, Y2
 	VPSRLW       $0x08, Y2, Y3
-	VPAND        lowByte<>+0(SB), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y2, Y2
+	VPAND        Y7, Y2, Y2
+	VPSUBW       Y8, Y2, Y2
 	VPMULLW      64(R8), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y3, Y3
+	VPSUBW       Y8, Y3, Y3
 	VPMULLW      96(R8), Y3, Y3
 	VPBROADCASTD 48(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
@@ -19344,16 +19309,16 @@ block:
 	PREFETCHT0   1792(AX)
 	VMOVDQU      160(AX), Y2
 	VPSRLW       $0x04, Y2, Y2
-	VPAND        low4<>+0(SB), Y2, Y2
+	VPAND        Y5, Y2, Y2
 	VMOVDQU      288(AX), Y3
 	VPSRLW       $0x02, Y3, Y3
-	VPAND        bits45<>+0(SB), Y3, Y3
+	VPAND        Y6, Y3, Y3
 	VPOR         Y2, Y3, Y2
 	VPSRLW       $0x08, Y2, Y3
-	VPAND        lowByte<>+0(SB), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y2, Y2
+	VPAND        Y7, Y2, Y2
+	VPSUBW       Y8, Y2, Y2
 	VPMULLW      64(R8), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y3, Y3
+	VPSUBW       Y8, Y3, Y3
 	VPMULLW      96(R8), Y3, Y3
 	VPBROADCASTD 52(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
@@ -19362,16 +19327,16 @@ block:
 	VPADDD       Y4, Y1, Y1
 	VMOVDQU      192(AX), Y2
 	VPSRLW       $0x04, Y2, Y2
-	VPAND        low4<>+0(SB), Y2, Y2
+	VPAND        Y5, Y2, Y2
 	VMOVDQU      320(AX), Y3
 	VPSRLW       $0x02, Y3, Y3
-	VPAND        bits45<>+0(SB), Y3, Y3
+	VPAND        Y6, Y3, Y3
 	VPOR         Y2, Y3, Y2
 	VPSRLW       $0x08, Y2, Y3
-	VPAND        lowByte<>+0(SB), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y2, Y2
+	VPAND        Y7, Y2, Y2
+	VPSUBW       Y8, Y2, Y2
 	VPMULLW      64(R8), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y3, Y3
+	VPSUBW       Y8, Y3, Y3
 	VPMULLW      96(R8), Y3, Y3
 	VPBROADCASTD 56(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
@@ -19381,16 +19346,16 @@ block:
 	PREFETCHT0   1856(AX)
 	VMOVDQU      224(AX), Y2
 	VPSRLW       $0x04, Y2, Y2
-	VPAND        low4<>+0(SB), Y2, Y2
+	VPAND        Y5, Y2, Y2
 	VMOVDQU      352(AX), Y3
 	VPSRLW       $0x02, Y3, Y3
-	VPAND        bits45<>+0(SB), Y3, Y3
+	VPAND        Y6, Y3, Y3
 	VPOR         Y2, Y3, Y2
 	VPSRLW       $0x08, Y2, Y3
-	VPAND        lowByte<>+0(SB), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y2, Y2
+	VPAND        Y7, Y2, Y2
+	VPSUBW       Y8, Y2, Y2
 	VPMULLW      64(R8), Y2, Y2
-	VPSUBW       word32<>+0(SB), Y3, Y3
+	VPSUBW       Y8, Y3, Y3
 	VPMULLW      96(R8), Y3, Y3
 	VPBROADCASTD 60(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
@@ -19403,9 +19368,9 @@ block:
 	VCVTPH2PS    16(DI), Y3
 	VBROADCASTSS (SI), Y4
 	VMULPS       Y2, Y4, Y2
-	VFMADD231PS  Y0, Y2, Y5
+	VFMADD231PS  Y0, Y2, Y9
 	VMULPS       Y3, Y4, Y2
-	VFMADD231PS  Y1, Y2, Y6
+	VFMADD231PS  Y1, Y2, Y10
 	ADDQ         $+384, AX
 	ADDQ         $+32, BX
 	ADDQ         $+64, CX
@@ -19421,8 +19386,8 @@ same:
 	MOVQ    c+48(FP), AX
 	MOVQ    ld+64(FP), CX
 	SHLQ    $0x02, CX
-	VMOVUPS Y5, (AX)
-	VMOVUPS Y6, 32(AX)
+	VMOVUPS Y9, (AX)
+	VMOVUPS Y10, 32(AX)
 	VZEROUPPER
 	RET
 
@@ -19459,20 +19424,24 @@ GLOBL word32<>(SB), RODATA|NOPTR, $32
 // func mulS6Kx2(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *float32, c *float32, blocks int, ld int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·mulS6Kx2(SB), NOSPLIT, $160-72
-	MOVQ   q+0(FP), AX
-	MOVQ   x+24(FP), CX
-	MOVQ   blocks+56(FP), DX
-	MOVQ   s+8(FP), BX
-	MOVQ   dx+32(FP), SI
-	MOVQ   sup+16(FP), DI
-	LEAQ   (SP), R8
-	ADDQ   $0x1f, R8
-	ANDQ   $-32, R8
-	VXORPS Y8, Y8, Y8
-	VXORPS Y9, Y9, Y9
-	VXORPS Y10, Y10, Y10
-	VXORPS Y11, Y11, Y11
-	MOVQ   $0x00000008, R9
+	MOVQ    q+0(FP), AX
+	MOVQ    x+24(FP), CX
+	MOVQ    blocks+56(FP), DX
+	MOVQ    s+8(FP), BX
+	MOVQ    dx+32(FP), SI
+	MOVQ    sup+16(FP), DI
+	VMOVDQU low4<>+0(SB), Y8
+	VMOVDQU bits45<>+0(SB), Y9
+	VMOVDQU lowByte<>+0(SB), Y10
+	VMOVDQU word32<>+0(SB), Y11
+	LEAQ    (SP), R8
+	ADDQ    $0x1f, R8
+	ANDQ    $-32, R8
+	VXORPS  Y12, Y12, Y12
+	VXORPS  Y13, Y13, Y13
+	VXORPS  Y14, Y14, Y14
+	VXORPS  Y15, Y15, Y15
+	MOVQ    $0x00000008, R9
 
 block:
 	VPMOVSXBD    (BX), Y6
@@ -19492,16 +19461,16 @@ block:
 	VPBLENDW     $0xaa, Y7, Y6, Y6
 	VMOVDQA      Y6, 96(R8)
 	VMOVDQU      (AX), Y4
-	VPAND        low4<>+0(SB), Y4, Y4
+	VPAND        Y8, Y4, Y4
 	VMOVDQU      256(AX), Y5
 	VPSLLW       $0x04, Y5, Y5
-	VPAND        bits45<>+0(SB), Y5, Y5
+	VPAND        Y9, Y5, Y5
 	VPOR         Y4, Y5, Y4
 	VPSRLW       $0x08, Y4, Y5
-	VPAND        lowByte<>+0(SB), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y4, Y4
+	VPAND        Y10, Y4, Y4
+	VPSUBW       Y11, Y4, Y4
 	VPMULLW      (R8), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y5, Y5
+	VPSUBW       Y11, Y5, Y5
 	VPMULLW      32(R8), Y5, Y5
 	VPBROADCASTD (CX), Y6
 	VPMADDWD     Y4, Y6, Y0
@@ -19510,16 +19479,16 @@ block:
 	VPMADDWD     Y4, Y6, Y2
 	VPMADDWD     Y5, Y6, Y3
 	VMOVDQU      32(AX), Y4
-	VPAND        low4<>+0(SB), Y4, Y4
+	VPAND        Y8, Y4, Y4
 	VMOVDQU      288(AX), Y5
 	VPSLLW       $0x04, Y5, Y5
-	VPAND        bits45<>+0(SB), Y5, Y5
+	VPAND        Y9, Y5, Y5
 	VPOR         Y4, Y5, Y4
 	VPSRLW       $0x08, Y4, Y5
-	VPAND        lowByte<>+0(SB), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y4, Y4
+	VPAND        Y10, Y4, Y4
+	VPSUBW       Y11, Y4, Y4
 	VPMULLW      (R8), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y5, Y5
+	VPSUBW       Y11, Y5, Y5
 	VPMULLW      32(R8), Y5, Y5
 	VPBROADCASTD 8(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
@@ -19533,16 +19502,16 @@ block:
 	VPADDD       Y6, Y3, Y3
 	PREFETCHT0   1536(AX)
 	VMOVDQU      64(AX), Y4
-	VPAND        low4<>+0(SB), Y4, Y4
+	VPAND        Y8, Y4, Y4
 	VMOVDQU      320(AX), Y5
 	VPSLLW       $0x04, Y5, Y5
-	VPAND        bits45<>+0(SB), Y5, Y5
+	VPAND        Y9, Y5, Y5
 	VPOR         Y4, Y5, Y4
 	VPSRLW       $0x08, Y4, Y5
-	VPAND        lowByte<>+0(SB), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y4, Y4
+	VPAND        Y10, Y4, Y4
+	VPSUBW       Y11, Y4, Y4
 	VPMULLW      (R8), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y5, Y5
+	VPSUBW       Y11, Y5, Y5
 	VPMULLW      32(R8), Y5, Y5
 	VPBROADCASTD 16(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
@@ -19555,16 +19524,16 @@ block:
 	VPADDD       Y7, Y2, Y2
 	VPADDD       Y6, Y3, Y3
 	VMOVDQU      96(AX), Y4
-	VPAND        low4<>+0(SB), Y4, Y4
+	VPAND        Y8, Y4, Y4
 	VMOVDQU      352(AX), Y5
 	VPSLLW       $0x04, Y5, Y5
-	VPAND        bits45<>+0(SB), Y5, Y5
+	VPAND        Y9, Y5, Y5
 	VPOR         Y4, Y5, Y4
 	VPSRLW       $0x08, Y4, Y5
-	VPAND        lowByte<>+0(SB), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y4, Y4
+	VPAND        Y10, Y4, Y4
+	VPSUBW       Y11, Y4, Y4
 	VPMULLW      (R8), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y5, Y5
+	VPSUBW       Y11, Y5, Y5
 	VPMULLW      32(R8), Y5, Y5
 	VPBROADCASTD 24(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
@@ -19577,16 +19546,16 @@ block:
 	VPADDD       Y7, Y2, Y2
 	VPADDD       Y6, Y3, Y3
 	VMOVDQU      128(AX), Y4
-	VPAND        low4<>+0(SB), Y4, Y4
+	VPAND        Y8, Y4, Y4
 	VMOVDQU      256(AX), Y5
 	VPSLLW       $0x02, Y5, Y5
-	VPAND        bits45<>+0(SB), Y5, Y5
+	VPAND        Y9, Y5, Y5
 	VPOR         Y4, Y5, Y4
 	VPSRLW       $0x08, Y4, Y5
-	VPAND        lowByte<>+0(SB), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y4, Y4
+	VPAND        Y10, Y4, Y4
+	VPSUBW       Y11, Y4, Y4
 	VPMULLW      (R8), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y5, Y5
+	VPSUBW       Y11, Y5, Y5
 	VPMULLW      32(R8), Y5, Y5
 	VPBROADCASTD 32(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
@@ -19600,16 +19569,16 @@ block:
 	VPADDD       Y6, Y3, Y3
 	PREFETCHT0   1600(AX)
 	VMOVDQU      160(AX), Y4
-	VPAND        low4<>+0(SB), Y4, Y4
+	VPAND        Y8, Y4, Y4
 	VMOVDQU      288(AX), Y5
 	VPSLLW       $0x02, Y5, Y5
-	VPAND        bits45<>+0(SB), Y5, Y5
+	VPAND        Y9, Y5, Y5
 	VPOR         Y4, Y5, Y4
 	VPSRLW       $0x08, Y4, Y5
-	VPAND        lowByte<>+0(SB), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y4, Y4
+	VPAND        Y10, Y4, Y4
+	VPSUBW       Y11, Y4, Y4
 	VPMULLW      (R8), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y5, Y5
+	VPSUBW       Y11, Y5, Y5
 	VPMULLW      32(R8), Y5, Y5
 	VPBROADCASTD 40(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
@@ -19622,16 +19591,16 @@ block:
 	VPADDD       Y7, Y2, Y2
 	VPADDD       Y6, Y3, Y3
 	VMOVDQU      192(AX), Y4
-	VPAND        low4<>+0(SB), Y4, Y4
+	VPAND        Y8, Y4, Y4
 	VMOVDQU      320(AX), Y5
 	VPSLLW       $0x02, Y5, Y5
-	VPAND        bits45<>+0(SB), Y5, Y5
+	VPAND        Y9, Y5, Y5
 	VPOR         Y4, Y5, Y4
 	VPSRLW       $0x08, Y4, Y5
-	VPAND        lowByte<>+0(SB), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y4, Y4
+	VPAND        Y10, Y4, Y4
+	VPSUBW       Y11, Y4, Y4
 	VPMULLW      (R8), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y5, Y5
+	VPSUBW       Y11, Y5, Y5
 	VPMULLW      32(R8), Y5, Y5
 	VPBROADCASTD 48(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
@@ -19645,16 +19614,16 @@ block:
 	VPADDD       Y6, Y3, Y3
 	PREFETCHT0   1664(AX)
 	VMOVDQU      224(AX), Y4
-	VPAND        low4<>+0(SB), Y4, Y4
+	VPAND        Y8, Y4, Y4
 	VMOVDQU      352(AX), Y5
 	VPSLLW       $0x02, Y5, Y5
-	VPAND        bits45<>+0(SB), Y5, Y5
+	VPAND        Y9, Y5, Y5
 	VPOR         Y4, Y5, Y4
 	VPSRLW       $0x08, Y4, Y5
-	VPAND        lowByte<>+0(SB), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y4, Y4
+	VPAND        Y10, Y4, Y4
+	VPSUBW       Y11, Y4, Y4
 	VPMULLW      (R8), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y5, Y5
+	VPSUBW       Y11, Y5, Y5
 	VPMULLW      32(R8), Y5, Y5
 	VPBROADCASTD 56(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
@@ -19668,15 +19637,15 @@ block:
 	VPADDD       Y6, Y3, Y3
 	VMOVDQU      (AX), Y4
 	VPSRLW       $0x04, Y4, Y4
-	VPAND        low4<>+0(SB), Y4, Y4
+	VPAND        Y8, Y4, Y4
 	VMOVDQU      256(AX), Y5
-	VPAND        bits45<>+0(SB), Y5, Y5
+	VPAND        Y9, Y5, Y5
 	VPOR         Y4, Y5, Y4
 	VPSRLW       $0x08, Y4, Y5
-	VPAND        lowByte<>+0(SB), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y4, Y4
+	VPAND        Y10, Y4, Y4
+	VPSUBW       Y11, Y4, Y4
 	VPMULLW      64(R8), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y5, Y5
+	VPSUBW       Y11, Y5, Y5
 	VPMULLW      96(R8), Y5, Y5
 	VPBROADCASTD 64(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
@@ -19690,15 +19659,15 @@ block:
 	VPADDD       Y6, Y3, Y3
 	VMOVDQU      32(AX), Y4
 	VPSRLW       $0x04, Y4, Y4
-	VPAND        low4<>+0(SB), Y4, Y4
+	VPAND        Y8, Y4, Y4
 	VMOVDQU      288(AX), Y5
-	VPAND        bits45<>+0(SB), Y5, Y5
+	VPAND        Y9, Y5, Y5
 	VPOR         Y4, Y5, Y4
 	VPSRLW       $0x08, Y4, Y5
-	VPAND        lowByte<>+0(SB), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y4, Y4
+	VPAND        Y10, Y4, Y4
+	VPSUBW       Y11, Y4, Y4
 	VPMULLW      64(R8), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y5, Y5
+	VPSUBW       Y11, Y5, Y5
 	VPMULLW      96(R8), Y5, Y5
 	VPBROADCASTD 72(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
@@ -19713,15 +19682,15 @@ block:
 	PREFETCHT0   1728(AX)
 	VMOVDQU      64(AX), Y4
 	VPSRLW       $0x04, Y4, Y4
-	VPAND        low4<>+0(SB), Y4, Y4
+	VPAND        Y8, Y4, Y4
 	VMOVDQU      320(AX), Y5
-	VPAND        bits45<>+0(SB), Y5, Y5
+	VPAND        Y9, Y5, Y5
 	VPOR         Y4, Y5, Y4
 	VPSRLW       $0x08, Y4, Y5
-	VPAND        lowByte<>+0(SB), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y4, Y4
+	VPAND        Y10, Y4, Y4
+	VPSUBW       Y11, Y4, Y4
 	VPMULLW      64(R8), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y5, Y5
+	VPSUBW       Y11, Y5, Y5
 	VPMULLW      96(R8), Y5, Y5
 	VPBROADCASTD 80(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
@@ -19735,15 +19704,15 @@ block:
 	VPADDD       Y6, Y3, Y3
 	VMOVDQU      96(AX), Y4
 	VPSRLW       $0x04, Y4, Y4
-	VPAND        low4<>+0(SB), Y4, Y4
+	VPAND        Y8, Y4, Y4
 	VMOVDQU      352(AX), Y5
-	VPAND        bits45<>+0(SB), Y5, Y5
+	VPAND        Y9, Y5, Y5
 	VPOR         Y4, Y5, Y4
 	VPSRLW       $0x08, Y4, Y5
-	VPAND        lowByte<>+0(SB), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y4, Y4
+	VPAND        Y10, Y4, Y4
+	VPSUBW       Y11, Y4, Y4
 	VPMULLW      64(R8), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y5, Y5
+	VPSUBW       Y11, Y5, Y5
 	VPMULLW      96(R8), Y5, Y5
 	VPBROADCASTD 88(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
@@ -19757,16 +19726,16 @@ block:
 	VPADDD       Y6, Y3, Y3
 	VMOVDQU      128(AX), Y4
 	VPSRLW       $0x04, Y4, Y4
-	VPAND        low4<>+0(SB), Y4, Y4
+	VPAND        Y8, Y4, Y4
 	VMOVDQU      256(AX), Y5
 	VPSRLW       $0x02, Y5, Y5
-	VPAND        bits45<>+0(SB), Y5, Y5
+	VPAND        Y9, Y5, Y5
 	VPOR         Y4, Y5, Y4
 	VPSRLW       $0x08, Y4, Y5
-	VPAND        lowByte<>+0(SB), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y4, Y4
+	VPAND        Y10, Y4, Y4
+	VPSUBW       Y11, Y4, Y4
 	VPMULLW      64(R8), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y5, Y5
+	VPSUBW       Y11, Y5, Y5
 	VPMULLW      96(R8), Y5, Y5
 	VPBROADCASTD 96(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
@@ -19781,16 +19750,16 @@ block:
 	PREFETCHT0   1792(AX)
 	VMOVDQU      160(AX), Y4
 	VPSRLW       $0x04, Y4, Y4
-	VPAND        low4<>+0(SB), Y4, Y4
+	VPAND        Y8, Y4, Y4
 	VMOVDQU      288(AX), Y5
 	VPSRLW       $0x02, Y5, Y5
-	VPAND        bits45<>+0(SB), Y5, Y5
+	VPAND        Y9, Y5, Y5
 	VPOR         Y4, Y5, Y4
 	VPSRLW       $0x08, Y4, Y5
-	VPAND        lowByte<>+0(SB), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y4, Y4
+	VPAND        Y10, Y4, Y4
+	VPSUBW       Y11, Y4, Y4
 	VPMULLW      64(R8), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y5, Y5
+	VPSUBW       Y11, Y5, Y5
 	VPMULLW      96(R8), Y5, Y5
 	VPBROADCASTD 104(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
@@ -19804,16 +19773,16 @@ block:
 	VPADDD       Y6, Y3, Y3
 	VMOVDQU      192(AX), Y4
 	VPSRLW       $0x04, Y4, Y4
-	VPAND        low4<>+0(SB), Y4, Y4
+	VPAND        Y8, Y4, Y4
 	VMOVDQU      320(AX), Y5
 	VPSRLW       $0x02, Y5, Y5
-	VPAND        bits45<>+0(SB), Y5, Y5
+	VPAND        Y9, Y5, Y5
 	VPOR         Y4, Y5, Y4
 	VPSRLW       $0x08, Y4, Y5
-	VPAND        lowByte<>+0(SB), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y4, Y4
+	VPAND        Y10, Y4, Y4
+	VPSUBW       Y11, Y4, Y4
 	VPMULLW      64(R8), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y5, Y5
+	VPSUBW       Y11, Y5, Y5
 	VPMULLW      96(R8), Y5, Y5
 	VPBROADCASTD 112(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
@@ -19828,16 +19797,16 @@ block:
 	PREFETCHT0   1856(AX)
 	VMOVDQU      224(AX), Y4
 	VPSRLW       $0x04, Y4, Y4
-	VPAND        low4<>+0(SB), Y4, Y4
+	VPAND        Y8, Y4, Y4
 	VMOVDQU      352(AX), Y5
 	VPSRLW       $0x02, Y5, Y5
-	VPAND        bits45<>+0(SB), Y5, Y5
+	VPAND        Y9, Y5, Y5
 	VPOR         Y4, Y5, Y4
 	VPSRLW       $0x08, Y4, Y5
-	VPAND        lowByte<>+0(SB), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y4, Y4
+	VPAND        Y10, Y4, Y4
+	VPSUBW       Y11, Y4, Y4
 	VPMULLW      64(R8), Y4, Y4
-	VPSUBW       word32<>+0(SB), Y5, Y5
+	VPSUBW       Y11, Y5, Y5
 	VPMULLW      96(R8), Y5, Y5
 	VPBROADCASTD 120(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
@@ -19857,14 +19826,14 @@ block:
 	VCVTPH2PS    16(DI), Y5
 	VBROADCASTSS (SI), Y6
 	VMULPS       Y4, Y6, Y7
-	VFMADD231PS  Y0, Y7, Y8
+	VFMADD231PS  Y0, Y7, Y12
 	VMULPS       Y5, Y6, Y7
-	VFMADD231PS  Y1, Y7, Y9
+	VFMADD231PS  Y1, Y7, Y13
 	VBROADCASTSS 4(SI), Y6
 	VMULPS       Y4, Y6, Y7
-	VFMADD231PS  Y2, Y7, Y10
+	VFMADD231PS  Y2, Y7, Y14
 	VMULPS       Y5, Y6, Y7
-	VFMADD231PS  Y3, Y7, Y11
+	VFMADD231PS  Y3, Y7, Y15
 	ADDQ         $+384, AX
 	ADDQ         $+32, BX
 	ADDQ         $+128, CX
@@ -19880,11 +19849,11 @@ same:
 	MOVQ    c+48(FP), AX
 	MOVQ    ld+64(FP), CX
 	SHLQ    $0x02, CX
-	VMOVUPS Y8, (AX)
-	VMOVUPS Y9, 32(AX)
+	VMOVUPS Y12, (AX)
+	VMOVUPS Y13, 32(AX)
 	ADDQ    CX, AX
-	VMOVUPS Y10, (AX)
-	VMOVUPS Y11, 32(AX)
+	VMOVUPS Y14, (AX)
+	VMOVUPS Y15, 32(AX)
 	VZEROUPPER
 	RET
 
@@ -22559,16 +22528,20 @@ same:
 // func expandS6K(q *byte, s *byte, sup *byte, words *uint32, d *float32, m *float32, blocks int)
 // Requires: AVX, AVX2, F16C
 TEXT ·expandS6K(SB), NOSPLIT, $160-56
-	MOVQ q+0(FP), AX
-	MOVQ words+24(FP), CX
-	MOVQ blocks+48(FP), DX
-	MOVQ s+8(FP), BX
-	MOVQ d+32(FP), SI
-	MOVQ sup+16(FP), DI
-	MOVQ $0x00000008, R8
-	LEAQ (SP), R9
-	ADDQ $0x1f, R9
-	ANDQ $-32, R9
+	MOVQ    q+0(FP), AX
+	MOVQ    words+24(FP), CX
+	MOVQ    blocks+48(FP), DX
+	MOVQ    s+8(FP), BX
+	MOVQ    d+32(FP), SI
+	MOVQ    sup+16(FP), DI
+	MOVQ    $0x00000008, R8
+	VMOVDQU low4<>+0(SB), Y2
+	VMOVDQU bits45<>+0(SB), Y3
+	VMOVDQU lowByte<>+0(SB), Y4
+	VMOVDQU word32<>+0(SB), Y5
+	LEAQ    (SP), R9
+	ADDQ    $0x1f, R9
+	ANDQ    $-32, R9
 
 block:
 	VPMOVSXBD (BX), Y0
@@ -22588,230 +22561,230 @@ block:
 	VPBLENDW  $0xaa, Y1, Y0, Y0
 	VMOVDQA   Y0, 96(R9)
 	VMOVDQU   (AX), Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   256(AX), Y1
 	VPSLLW    $0x04, Y1, Y1
-	VPAND     bits45<>+0(SB), Y1, Y1
+	VPAND     Y3, Y1, Y1
 	VPOR      Y0, Y1, Y0
 	VPSRLW    $0x08, Y0, Y1
-	VPAND     lowByte<>+0(SB), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y0, Y0
+	VPAND     Y4, Y0, Y0
+	VPSUBW    Y5, Y0, Y0
 	VPMULLW   (R9), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y1, Y1
+	VPSUBW    Y5, Y1, Y1
 	VPMULLW   32(R9), Y1, Y1
 	VMOVDQU   Y0, (CX)
 	VMOVDQU   Y1, 32(CX)
 	VMOVDQU   32(AX), Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   288(AX), Y1
 	VPSLLW    $0x04, Y1, Y1
-	VPAND     bits45<>+0(SB), Y1, Y1
+	VPAND     Y3, Y1, Y1
 	VPOR      Y0, Y1, Y0
 	VPSRLW    $0x08, Y0, Y1
-	VPAND     lowByte<>+0(SB), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y0, Y0
+	VPAND     Y4, Y0, Y0
+	VPSUBW    Y5, Y0, Y0
 	VPMULLW   (R9), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y1, Y1
+	VPSUBW    Y5, Y1, Y1
 	VPMULLW   32(R9), Y1, Y1
 	VMOVDQU   Y0, 64(CX)
 	VMOVDQU   Y1, 96(CX)
 	VMOVDQU   64(AX), Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   320(AX), Y1
 	VPSLLW    $0x04, Y1, Y1
-	VPAND     bits45<>+0(SB), Y1, Y1
+	VPAND     Y3, Y1, Y1
 	VPOR      Y0, Y1, Y0
 	VPSRLW    $0x08, Y0, Y1
-	VPAND     lowByte<>+0(SB), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y0, Y0
+	VPAND     Y4, Y0, Y0
+	VPSUBW    Y5, Y0, Y0
 	VPMULLW   (R9), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y1, Y1
+	VPSUBW    Y5, Y1, Y1
 	VPMULLW   32(R9), Y1, Y1
 	VMOVDQU   Y0, 128(CX)
 	VMOVDQU   Y1, 160(CX)
 	VMOVDQU   96(AX), Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   352(AX), Y1
 	VPSLLW    $0x04, Y1, Y1
-	VPAND     bits45<>+0(SB), Y1, Y1
+	VPAND     Y3, Y1, Y1
 	VPOR      Y0, Y1, Y0
 	VPSRLW    $0x08, Y0, Y1
-	VPAND     lowByte<>+0(SB), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y0, Y0
+	VPAND     Y4, Y0, Y0
+	VPSUBW    Y5, Y0, Y0
 	VPMULLW   (R9), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y1, Y1
+	VPSUBW    Y5, Y1, Y1
 	VPMULLW   32(R9), Y1, Y1
 	VMOVDQU   Y0, 192(CX)
 	VMOVDQU   Y1, 224(CX)
 	VMOVDQU   128(AX), Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   256(AX), Y1
 	VPSLLW    $0x02, Y1, Y1
-	VPAND     bits45<>+0(SB), Y1, Y1
+	VPAND     Y3, Y1, Y1
 	VPOR      Y0, Y1, Y0
 	VPSRLW    $0x08, Y0, Y1
-	VPAND     lowByte<>+0(SB), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y0, Y0
+	VPAND     Y4, Y0, Y0
+	VPSUBW    Y5, Y0, Y0
 	VPMULLW   (R9), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y1, Y1
+	VPSUBW    Y5, Y1, Y1
 	VPMULLW   32(R9), Y1, Y1
 	VMOVDQU   Y0, 256(CX)
 	VMOVDQU   Y1, 288(CX)
 	VMOVDQU   160(AX), Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   288(AX), Y1
 	VPSLLW    $0x02, Y1, Y1
-	VPAND     bits45<>+0(SB), Y1, Y1
+	VPAND     Y3, Y1, Y1
 	VPOR      Y0, Y1, Y0
 	VPSRLW    $0x08, Y0, Y1
-	VPAND     lowByte<>+0(SB), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y0, Y0
+	VPAND     Y4, Y0, Y0
+	VPSUBW    Y5, Y0, Y0
 	VPMULLW   (R9), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y1, Y1
+	VPSUBW    Y5, Y1, Y1
 	VPMULLW   32(R9), Y1, Y1
 	VMOVDQU   Y0, 320(CX)
 	VMOVDQU   Y1, 352(CX)
 	VMOVDQU   192(AX), Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   320(AX), Y1
 	VPSLLW    $0x02, Y1, Y1
-	VPAND     bits45<>+0(SB), Y1, Y1
+	VPAND     Y3, Y1, Y1
 	VPOR      Y0, Y1, Y0
 	VPSRLW    $0x08, Y0, Y1
-	VPAND     lowByte<>+0(SB), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y0, Y0
+	VPAND     Y4, Y0, Y0
+	VPSUBW    Y5, Y0, Y0
 	VPMULLW   (R9), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y1, Y1
+	VPSUBW    Y5, Y1, Y1
 	VPMULLW   32(R9), Y1, Y1
 	VMOVDQU   Y0, 384(CX)
 	VMOVDQU   Y1, 416(CX)
 	VMOVDQU   224(AX), Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   352(AX), Y1
 	VPSLLW    $0x02, Y1, Y1
-	VPAND     bits45<>+0(SB), Y1, Y1
+	VPAND     Y3, Y1, Y1
 	VPOR      Y0, Y1, Y0
 	VPSRLW    $0x08, Y0, Y1
-	VPAND     lowByte<>+0(SB), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y0, Y0
+	VPAND     Y4, Y0, Y0
+	VPSUBW    Y5, Y0, Y0
 	VPMULLW   (R9), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y1, Y1
+	VPSUBW    Y5, Y1, Y1
 	VPMULLW   32(R9), Y1, Y1
 	VMOVDQU   Y0, 448(CX)
 	VMOVDQU   Y1, 480(CX)
 	VMOVDQU   (AX), Y0
 	VPSRLW    $0x04, Y0, Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   256(AX), Y1
-	VPAND     bits45<>+0(SB), Y1, Y1
+	VPAND     Y3, Y1, Y1
 	VPOR      Y0, Y1, Y0
 	VPSRLW    $0x08, Y0, Y1
-	VPAND     lowByte<>+0(SB), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y0, Y0
+	VPAND     Y4, Y0, Y0
+	VPSUBW    Y5, Y0, Y0
 	VPMULLW   64(R9), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y1, Y1
+	VPSUBW    Y5, Y1, Y1
 	VPMULLW   96(R9), Y1, Y1
 	VMOVDQU   Y0, 512(CX)
 	VMOVDQU   Y1, 544(CX)
 	VMOVDQU   32(AX), Y0
 	VPSRLW    $0x04, Y0, Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   288(AX), Y1
-	VPAND     bits45<>+0(SB), Y1, Y1
+	VPAND     Y3, Y1, Y1
 	VPOR      Y0, Y1, Y0
 	VPSRLW    $0x08, Y0, Y1
-	VPAND     lowByte<>+0(SB), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y0, Y0
+	VPAND     Y4, Y0, Y0
+	VPSUBW    Y5, Y0, Y0
 	VPMULLW   64(R9), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y1, Y1
+	VPSUBW    Y5, Y1, Y1
 	VPMULLW   96(R9), Y1, Y1
 	VMOVDQU   Y0, 576(CX)
 	VMOVDQU   Y1, 608(CX)
 	VMOVDQU   64(AX), Y0
 	VPSRLW    $0x04, Y0, Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   320(AX), Y1
-	VPAND     bits45<>+0(SB), Y1, Y1
+	VPAND     Y3, Y1, Y1
 	VPOR      Y0, Y1, Y0
 	VPSRLW    $0x08, Y0, Y1
-	VPAND     lowByte<>+0(SB), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y0, Y0
+	VPAND     Y4, Y0, Y0
+	VPSUBW    Y5, Y0, Y0
 	VPMULLW   64(R9), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y1, Y1
+	VPSUBW    Y5, Y1, Y1
 	VPMULLW   96(R9), Y1, Y1
 	VMOVDQU   Y0, 640(CX)
 	VMOVDQU   Y1, 672(CX)
 	VMOVDQU   96(AX), Y0
 	VPSRLW    $0x04, Y0, Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   352(AX), Y1
-	VPAND     bits45<>+0(SB), Y1, Y1
+	VPAND     Y3, Y1, Y1
 	VPOR      Y0, Y1, Y0
 	VPSRLW    $0x08, Y0, Y1
-	VPAND     lowByte<>+0(SB), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y0, Y0
+	VPAND     Y4, Y0, Y0
+	VPSUBW    Y5, Y0, Y0
 	VPMULLW   64(R9), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y1, Y1
+	VPSUBW    Y5, Y1, Y1
 	VPMULLW   96(R9), Y1, Y1
 	VMOVDQU   Y0, 704(CX)
 	VMOVDQU   Y1, 736(CX)
 	VMOVDQU   128(AX), Y0
 	VPSRLW    $0x04, Y0, Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   256(AX), Y1
 	VPSRLW    $0x02, Y1, Y1
-	VPAND     bits45<>+0(SB), Y1, Y1
+	VPAND     Y3, Y1, Y1
 	VPOR      Y0, Y1, Y0
 	VPSRLW    $0x08, Y0, Y1
-	VPAND     lowByte<>+0(SB), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y0, Y0
+	VPAND     Y4, Y0, Y0
+	VPSUBW    Y5, Y0, Y0
 	VPMULLW   64(R9), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y1, Y1
+	VPSUBW    Y5, Y1, Y1
 	VPMULLW   96(R9), Y1, Y1
 	VMOVDQU   Y0, 768(CX)
 	VMOVDQU   Y1, 800(CX)
 	VMOVDQU   160(AX), Y0
 	VPSRLW    $0x04, Y0, Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   288(AX), Y1
 	VPSRLW    $0x02, Y1, Y1
-	VPAND     bits45<>+0(SB), Y1, Y1
+	VPAND     Y3, Y1, Y1
 	VPOR      Y0, Y1, Y0
 	VPSRLW    $0x08, Y0, Y1
-	VPAND     lowByte<>+0(SB), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y0, Y0
+	VPAND     Y4, Y0, Y0
+	VPSUBW    Y5, Y0, Y0
 	VPMULLW   64(R9), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y1, Y1
+	VPSUBW    Y5, Y1, Y1
 	VPMULLW   96(R9), Y1, Y1
 	VMOVDQU   Y0, 832(CX)
 	VMOVDQU   Y1, 864(CX)
 	VMOVDQU   192(AX), Y0
 	VPSRLW    $0x04, Y0, Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   320(AX), Y1
 	VPSRLW    $0x02, Y1, Y1
-	VPAND     bits45<>+0(SB), Y1, Y1
+	VPAND     Y3, Y1, Y1
 	VPOR      Y0, Y1, Y0
 	VPSRLW    $0x08, Y0, Y1
-	VPAND     lowByte<>+0(SB), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y0, Y0
+	VPAND     Y4, Y0, Y0
+	VPSUBW    Y5, Y0, Y0
 	VPMULLW   64(R9), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y1, Y1
+	VPSUBW    Y5, Y1, Y1
 	VPMULLW   96(R9), Y1, Y1
 	VMOVDQU   Y0, 896(CX)
 	VMOVDQU   Y1, 928(CX)
 	VMOVDQU   224(AX), Y0
 	VPSRLW    $0x04, Y0, Y0
-	VPAND     low4<>+0(SB), Y0, Y0
+	VPAND     Y2, Y0, Y0
 	VMOVDQU   352(AX), Y1
 	VPSRLW    $0x02, Y1, Y1
-	VPAND     bits45<>+0(SB), Y1, Y1
+	VPAND     Y3, Y1, Y1
 	VPOR      Y0, Y1, Y0
 	VPSRLW    $0x08, Y0, Y1
-	VPAND     lowByte<>+0(SB), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y0, Y0
+	VPAND     Y4, Y0, Y0
+	VPSUBW    Y5, Y0, Y0
 	VPMULLW   64(R9), Y0, Y0
-	VPSUBW    word32<>+0(SB), Y1, Y1
+	VPSUBW    Y5, Y1, Y1
 	VPMULLW   96(R9), Y1, Y1
 	VMOVDQU   Y0, 960(CX)
 	VMOVDQU   Y1, 992(CX)
@@ -24846,14 +24819,16 @@ block:
 	VZEROUPPER
 	RET
 
-// func quant16AVX2(x *float32, q *int16, d *float32, s *float32, blocks int)
+// func quant16AVX2(x *float32, q *int16, d *float32, s *float32, blocks int, step int)
 // Requires: AVX, AVX2
-TEXT ·quant16AVX2(SB), NOSPLIT, $0-40
+TEXT ·quant16AVX2(SB), NOSPLIT, $0-48
 	MOVQ x+0(FP), AX
 	MOVQ q+8(FP), CX
 	MOVQ d+16(FP), DX
 	MOVQ s+24(FP), BX
 	MOVQ blocks+32(FP), SI
+	MOVQ step+40(FP), DI
+	SHLQ $0x02, DI
 
 block:
 	VMOVUPS    quantTiny<>+0(SB), Y5
@@ -24907,8 +24882,8 @@ block:
 	VMOVDQU    Y2, 32(CX)
 	ADDQ       $+128, AX
 	ADDQ       $0x40, CX
-	ADDQ       $0x04, DX
-	ADDQ       $0x04, BX
+	ADDQ       DI, DX
+	ADDQ       DI, BX
 	DECQ       SI
 	JNZ        block
 	VZEROUPPER
@@ -24954,14 +24929,17 @@ DATA quant16AVX2Top<>+24(SB)/4, $0x467ffc00
 DATA quant16AVX2Top<>+28(SB)/4, $0x467ffc00
 GLOBL quant16AVX2Top<>(SB), RODATA|NOPTR, $32
 
-// func quant8AVX2(x *float32, q *int8, d *float32, s *float32, blocks int)
+// func quant8AVX2(x *float32, q *int8, d *float32, s *float32, biased *float32, blocks int, step int)
 // Requires: AVX, AVX2
-TEXT ·quant8AVX2(SB), NOSPLIT, $0-40
+TEXT ·quant8AVX2(SB), NOSPLIT, $0-56
 	MOVQ x+0(FP), AX
 	MOVQ q+8(FP), CX
 	MOVQ d+16(FP), DX
 	MOVQ s+24(FP), BX
-	MOVQ blocks+32(FP), SI
+	MOVQ blocks+40(FP), SI
+	MOVQ step+48(FP), DI
+	MOVQ biased+32(FP), R8
+	SHLQ $0x02, DI
 
 block:
 	VMOVUPS    quantTiny<>+0(SB), Y5
@@ -25007,6 +24985,9 @@ block:
 	VCVTDQ2PS  Y5, Y5
 	VMULPS     Y4, Y5, Y5
 	VMOVSS     X5, (BX)
+	VMULPS     minus8<>+0(SB), Y5, Y5
+	VMOVSS     X5, (R8)
+	ADDQ       DI, R8
 	VPACKSSDW  Y1, Y0, Y0
 	VPACKSSDW  Y3, Y2, Y2
 	VPACKSSWB  Y2, Y0, Y0
@@ -25015,8 +24996,8 @@ block:
 	VMOVDQU    Y0, (CX)
 	ADDQ       $+128, AX
 	ADDQ       $0x20, CX
-	ADDQ       $0x04, DX
-	ADDQ       $0x04, BX
+	ADDQ       DI, DX
+	ADDQ       DI, BX
 	DECQ       SI
 	JNZ        block
 	VZEROUPPER
@@ -25042,6 +25023,16 @@ DATA quant8AVX2Top<>+24(SB)/4, $0x42fe0000
 DATA quant8AVX2Top<>+28(SB)/4, $0x42fe0000
 GLOBL quant8AVX2Top<>(SB), RODATA|NOPTR, $32
 
+DATA minus8<>+0(SB)/4, $0xc1000000
+DATA minus8<>+4(SB)/4, $0xc1000000
+DATA minus8<>+8(SB)/4, $0xc1000000
+DATA minus8<>+12(SB)/4, $0xc1000000
+DATA minus8<>+16(SB)/4, $0xc1000000
+DATA minus8<>+20(SB)/4, $0xc1000000
+DATA minus8<>+24(SB)/4, $0xc1000000
+DATA minus8<>+28(SB)/4, $0xc1000000
+GLOBL minus8<>(SB), RODATA|NOPTR, $32
+
 DATA packOrder<>+0(SB)/4, $0x00000000
 DATA packOrder<>+4(SB)/4, $0x00000004
 DATA packOrder<>+8(SB)/4, $0x00000001
@@ -25051,6 +25042,64 @@ DATA packOrder<>+20(SB)/4, $0x00000006
 DATA packOrder<>+24(SB)/4, $0x00000003
 DATA packOrder<>+28(SB)/4, $0x00000007
 GLOBL packOrder<>(SB), RODATA|NOPTR, $32
+
+// func interleave6AVX2(dst *uint32, src *uint32, n int)
+// Requires: AVX, AVX2
+TEXT ·interleave6AVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+	SHLQ $0x02, DX
+	LEAQ (CX)(DX*2), SI
+	ADDQ DX, SI
+	MOVQ DX, BX
+
+eight:
+	VMOVDQU      (CX), Y0
+	VMOVDQU      (CX)(DX*1), Y2
+	VMOVDQU      (CX)(DX*2), Y4
+	VMOVDQU      (SI), Y5
+	VMOVDQU      (SI)(DX*1), Y6
+	VMOVDQU      (SI)(DX*2), Y8
+	VPUNPCKLDQ   Y2, Y0, Y1
+	VPUNPCKHDQ   Y2, Y0, Y3
+	VPUNPCKLDQ   Y5, Y4, Y2
+	VPUNPCKHDQ   Y5, Y4, Y5
+	VPUNPCKLDQ   Y8, Y6, Y7
+	VPUNPCKHDQ   Y8, Y6, Y6
+	VPUNPCKLQDQ  Y2, Y1, Y0
+	VPUNPCKHQDQ  Y2, Y1, Y2
+	VPUNPCKLQDQ  Y5, Y3, Y4
+	VPUNPCKHQDQ  Y5, Y3, Y5
+	VMOVDQU      X0, (AX)
+	VMOVLPS      X7, 16(AX)
+	VMOVDQU      X2, 24(AX)
+	VMOVHPS      X7, 40(AX)
+	VMOVDQU      X4, 48(AX)
+	VMOVLPS      X6, 64(AX)
+	VMOVDQU      X5, 72(AX)
+	VMOVHPS      X6, 88(AX)
+	VEXTRACTI128 $0x01, Y0, X0
+	VMOVDQU      X0, 96(AX)
+	VEXTRACTI128 $0x01, Y7, X7
+	VMOVLPS      X7, 112(AX)
+	VEXTRACTI128 $0x01, Y2, X0
+	VMOVDQU      X0, 120(AX)
+	VMOVHPS      X7, 136(AX)
+	VEXTRACTI128 $0x01, Y4, X0
+	VMOVDQU      X0, 144(AX)
+	VEXTRACTI128 $0x01, Y6, X6
+	VMOVLPS      X6, 160(AX)
+	VEXTRACTI128 $0x01, Y5, X0
+	VMOVDQU      X0, 168(AX)
+	VMOVHPS      X6, 184(AX)
+	ADDQ         $+192, AX
+	ADDQ         $0x20, CX
+	ADDQ         $0x20, SI
+	SUBQ         $0x20, BX
+	JNZ          eight
+	VZEROUPPER
+	RET
 
 // func rmsNormAVX2(dst *float32, x *float32, w *float32, n int, eps float32, inv float32)
 // Requires: AVX, FMA3
@@ -25300,7 +25349,7 @@ max:
 	VMAXPS     Y2, Y1, Y1
 	VXORPS     Y2, Y2, Y2
 	VMOVUPS    expLow<>+0(SB), Y5
-	VMOVUPS    expHigh<>+0(SB), Y6
+	VMOVUPS    expHigh<>+0(SB), Y3
 	XORQ       DX, DX
 
 exp:
@@ -25308,25 +25357,23 @@ exp:
 	VSUBPS       Y1, Y3, Y3
 	VMULPS       Y0, Y3, Y3
 	VCMPPS       $0x11, Y5, Y3, Y4
-	VMAXPS       Y3, Y5, Y3
-	VMINPS       Y3, Y6, Y3
-	VMULPS       log2e<>+0(SB), Y3, Y7
-	VROUNDPS     $0x00, Y7, Y7
+	VMULPS       log2e<>+0(SB), Y3, Y6
+	VROUNDPS     $0x00, Y6, Y6
 	VMOVAPS      Y3, Y3
-	VFNMADD231PS ln2hi<>+0(SB), Y7, Y3
-	VFNMADD231PS ln2lo<>+0(SB), Y7, Y3
-	VMOVUPS      exp0<>+0(SB), Y8
-	VFMADD213PS  exp1<>+0(SB), Y3, Y8
-	VFMADD213PS  exp2<>+0(SB), Y3, Y8
-	VFMADD213PS  exp3<>+0(SB), Y3, Y8
-	VFMADD213PS  exp4<>+0(SB), Y3, Y8
-	VFMADD213PS  exp5<>+0(SB), Y3, Y8
-	VMULPS       Y3, Y8, Y8
-	VFMADD213PS  Y3, Y3, Y8
-	VADDPS       one<>+0(SB), Y8, Y8
-	VCVTPS2DQ    Y7, Y7
-	VPSLLD       $0x17, Y7, Y7
-	VPADDD       Y7, Y8, Y3
+	VFNMADD231PS ln2hi<>+0(SB), Y6, Y3
+	VFNMADD231PS ln2lo<>+0(SB), Y6, Y3
+	VMOVUPS      exp0<>+0(SB), Y7
+	VFMADD213PS  exp1<>+0(SB), Y3, Y7
+	VFMADD213PS  exp2<>+0(SB), Y3, Y7
+	VFMADD213PS  exp3<>+0(SB), Y3, Y7
+	VFMADD213PS  exp4<>+0(SB), Y3, Y7
+	VFMADD213PS  exp5<>+0(SB), Y3, Y7
+	VMULPS       Y3, Y7, Y7
+	VFMADD213PS  Y3, Y3, Y7
+	VADDPS       one<>+0(SB), Y7, Y7
+	VCVTPS2DQ    Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VPADDD       Y6, Y7, Y3
 	VANDNPS      Y3, Y4, Y3
 	VADDPS       Y3, Y2, Y2
 	VMOVUPS      Y3, (AX)(DX*1)
@@ -25550,15 +25597,16 @@ dims:
 	VZEROUPPER
 	RET
 
-// func attnAVx1d64(v *uint16, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
-// Requires: AVX, F16C, FMA3
-TEXT ·attnAVx1d64(SB), NOSPLIT, $0-64
-	MOVQ v+0(FP), AX
-	MOVQ ldV+8(FP), CX
-	MOVQ out+32(FP), DX
-	MOVQ ldOut+40(FP), BX
-	MOVQ count+48(FP), SI
-	MOVQ ldP+24(FP), DI
+// func attnAVx1d64(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
+// Requires: AVX, CMOV, F16C, FMA3
+TEXT ·attnAVx1d64(SB), NOSPLIT, $0-72
+	MOVQ at+8(FP), AX
+	MOVQ ldV+16(FP), CX
+	MOVQ out+40(FP), DX
+	MOVQ ldOut+48(FP), BX
+	MOVQ count+56(FP), SI
+	MOVQ ldP+32(FP), DI
+	SHLQ $0x01, AX
 	SHLQ $0x01, CX
 	SHLQ $0x02, BX
 	SHLQ $0x02, DI
@@ -25573,12 +25621,21 @@ run:
 	VMOVUPS 160(BX), Y5
 	VMOVUPS 192(BX), Y6
 	VMOVUPS 224(BX), Y7
-	MOVQ    AX, BX
-	MOVQ    n+56(FP), DI
-	MOVQ    p+16(FP), R8
+	MOVQ    pages+0(FP), DI
+	MOVQ    n+64(FP), R8
+	MOVQ    p+24(FP), R10
+
+page:
+	MOVQ    (DI), BX
+	ADDQ    AX, BX
+	ADDQ    $0x18, DI
+	MOVQ    $0x00000010, R9
+	CMPQ    R8, R9
+	CMOVQLT R8, R9
+	SUBQ    R9, R8
 
 token:
-	VBROADCASTSS (R8), Y8
+	VBROADCASTSS (R10), Y8
 	VCVTPH2PS    (BX), Y9
 	VFMADD231PS  Y9, Y8, Y0
 	VCVTPH2PS    16(BX), Y9
@@ -25596,9 +25653,11 @@ token:
 	VCVTPH2PS    112(BX), Y9
 	VFMADD231PS  Y9, Y8, Y7
 	ADDQ         CX, BX
-	ADDQ         $0x04, R8
-	DECQ         DI
+	ADDQ         $0x04, R10
+	DECQ         R9
 	JNZ          token
+	TESTQ        R8, R8
+	JNZ          page
 	MOVQ         DX, BX
 	VMOVUPS      Y0, (BX)
 	VMOVUPS      Y1, 32(BX)
@@ -25615,15 +25674,16 @@ token:
 	VZEROUPPER
 	RET
 
-// func attnAVx1d16(v *uint16, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
-// Requires: AVX, F16C, FMA3
-TEXT ·attnAVx1d16(SB), NOSPLIT, $0-64
-	MOVQ v+0(FP), AX
-	MOVQ ldV+8(FP), CX
-	MOVQ out+32(FP), DX
-	MOVQ ldOut+40(FP), BX
-	MOVQ count+48(FP), SI
-	MOVQ ldP+24(FP), DI
+// func attnAVx1d16(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
+// Requires: AVX, CMOV, F16C, FMA3
+TEXT ·attnAVx1d16(SB), NOSPLIT, $0-72
+	MOVQ at+8(FP), AX
+	MOVQ ldV+16(FP), CX
+	MOVQ out+40(FP), DX
+	MOVQ ldOut+48(FP), BX
+	MOVQ count+56(FP), SI
+	MOVQ ldP+32(FP), DI
+	SHLQ $0x01, AX
 	SHLQ $0x01, CX
 	SHLQ $0x02, BX
 	SHLQ $0x02, DI
@@ -25632,20 +25692,31 @@ run:
 	MOVQ    DX, BX
 	VMOVUPS (BX), Y0
 	VMOVUPS 32(BX), Y1
-	MOVQ    AX, BX
-	MOVQ    n+56(FP), DI
-	MOVQ    p+16(FP), R8
+	MOVQ    pages+0(FP), DI
+	MOVQ    n+64(FP), R8
+	MOVQ    p+24(FP), R10
+
+page:
+	MOVQ    (DI), BX
+	ADDQ    AX, BX
+	ADDQ    $0x18, DI
+	MOVQ    $0x00000010, R9
+	CMPQ    R8, R9
+	CMOVQLT R8, R9
+	SUBQ    R9, R8
 
 token:
-	VBROADCASTSS (R8), Y2
+	VBROADCASTSS (R10), Y2
 	VCVTPH2PS    (BX), Y3
 	VFMADD231PS  Y3, Y2, Y0
 	VCVTPH2PS    16(BX), Y3
 	VFMADD231PS  Y3, Y2, Y1
 	ADDQ         CX, BX
-	ADDQ         $0x04, R8
-	DECQ         DI
+	ADDQ         $0x04, R10
+	DECQ         R9
 	JNZ          token
+	TESTQ        R8, R8
+	JNZ          page
 	MOVQ         DX, BX
 	VMOVUPS      Y0, (BX)
 	VMOVUPS      Y1, 32(BX)
@@ -25718,15 +25789,16 @@ dims:
 	VZEROUPPER
 	RET
 
-// func attnAVx2d32(v *uint16, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
-// Requires: AVX, F16C, FMA3
-TEXT ·attnAVx2d32(SB), NOSPLIT, $0-64
-	MOVQ v+0(FP), AX
-	MOVQ ldV+8(FP), CX
-	MOVQ out+32(FP), DX
-	MOVQ ldOut+40(FP), BX
-	MOVQ count+48(FP), SI
-	MOVQ ldP+24(FP), DI
+// func attnAVx2d32(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
+// Requires: AVX, CMOV, F16C, FMA3
+TEXT ·attnAVx2d32(SB), NOSPLIT, $0-72
+	MOVQ at+8(FP), AX
+	MOVQ ldV+16(FP), CX
+	MOVQ out+40(FP), DX
+	MOVQ ldOut+48(FP), BX
+	MOVQ count+56(FP), SI
+	MOVQ ldP+32(FP), DI
+	SHLQ $0x01, AX
 	SHLQ $0x01, CX
 	SHLQ $0x02, BX
 	SHLQ $0x02, DI
@@ -25742,13 +25814,22 @@ run:
 	VMOVUPS 32(R8), Y5
 	VMOVUPS 64(R8), Y6
 	VMOVUPS 96(R8), Y7
-	MOVQ    AX, R8
-	MOVQ    n+56(FP), R9
-	MOVQ    p+16(FP), R10
+	MOVQ    pages+0(FP), R9
+	MOVQ    n+64(FP), R10
+	MOVQ    p+24(FP), R12
+
+page:
+	MOVQ    (R9), R8
+	ADDQ    AX, R8
+	ADDQ    $0x18, R9
+	MOVQ    $0x00000010, R11
+	CMPQ    R10, R11
+	CMOVQLT R10, R11
+	SUBQ    R11, R10
 
 token:
-	VBROADCASTSS (R10), Y9
-	VBROADCASTSS (R10)(DI*1), Y10
+	VBROADCASTSS (R12), Y9
+	VBROADCASTSS (R12)(DI*1), Y10
 	VCVTPH2PS    (R8), Y8
 	VFMADD231PS  Y8, Y9, Y0
 	VFMADD231PS  Y8, Y10, Y4
@@ -25762,9 +25843,11 @@ token:
 	VFMADD231PS  Y8, Y9, Y3
 	VFMADD231PS  Y8, Y10, Y7
 	ADDQ         CX, R8
-	ADDQ         $0x04, R10
-	DECQ         R9
+	ADDQ         $0x04, R12
+	DECQ         R11
 	JNZ          token
+	TESTQ        R10, R10
+	JNZ          page
 	MOVQ         DX, R8
 	VMOVUPS      Y0, (R8)
 	VMOVUPS      Y1, 32(R8)
@@ -25782,15 +25865,16 @@ token:
 	VZEROUPPER
 	RET
 
-// func attnAVx2d16(v *uint16, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
-// Requires: AVX, F16C, FMA3
-TEXT ·attnAVx2d16(SB), NOSPLIT, $0-64
-	MOVQ v+0(FP), AX
-	MOVQ ldV+8(FP), CX
-	MOVQ out+32(FP), DX
-	MOVQ ldOut+40(FP), BX
-	MOVQ count+48(FP), SI
-	MOVQ ldP+24(FP), DI
+// func attnAVx2d16(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
+// Requires: AVX, CMOV, F16C, FMA3
+TEXT ·attnAVx2d16(SB), NOSPLIT, $0-72
+	MOVQ at+8(FP), AX
+	MOVQ ldV+16(FP), CX
+	MOVQ out+40(FP), DX
+	MOVQ ldOut+48(FP), BX
+	MOVQ count+56(FP), SI
+	MOVQ ldP+32(FP), DI
+	SHLQ $0x01, AX
 	SHLQ $0x01, CX
 	SHLQ $0x02, BX
 	SHLQ $0x02, DI
@@ -25802,23 +25886,34 @@ run:
 	ADDQ    BX, R8
 	VMOVUPS (R8), Y2
 	VMOVUPS 32(R8), Y3
-	MOVQ    AX, R8
-	MOVQ    n+56(FP), R9
-	MOVQ    p+16(FP), R10
+	MOVQ    pages+0(FP), R9
+	MOVQ    n+64(FP), R10
+	MOVQ    p+24(FP), R12
+
+page:
+	MOVQ    (R9), R8
+	ADDQ    AX, R8
+	ADDQ    $0x18, R9
+	MOVQ    $0x00000010, R11
+	CMPQ    R10, R11
+	CMOVQLT R10, R11
+	SUBQ    R11, R10
 
 token:
 	VCVTPH2PS    (R8), Y5
 	VCVTPH2PS    16(R8), Y6
-	VBROADCASTSS (R10), Y4
+	VBROADCASTSS (R12), Y4
 	VFMADD231PS  Y5, Y4, Y0
 	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS (R10)(DI*1), Y4
+	VBROADCASTSS (R12)(DI*1), Y4
 	VFMADD231PS  Y5, Y4, Y2
 	VFMADD231PS  Y6, Y4, Y3
 	ADDQ         CX, R8
-	ADDQ         $0x04, R10
-	DECQ         R9
+	ADDQ         $0x04, R12
+	DECQ         R11
 	JNZ          token
+	TESTQ        R10, R10
+	JNZ          page
 	MOVQ         DX, R8
 	VMOVUPS      Y0, (R8)
 	VMOVUPS      Y1, 32(R8)
@@ -25911,15 +26006,16 @@ dims:
 	VZEROUPPER
 	RET
 
-// func attnAVx3d32(v *uint16, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
-// Requires: AVX, F16C, FMA3
-TEXT ·attnAVx3d32(SB), NOSPLIT, $0-64
-	MOVQ v+0(FP), AX
-	MOVQ ldV+8(FP), CX
-	MOVQ out+32(FP), DX
-	MOVQ ldOut+40(FP), BX
-	MOVQ count+48(FP), SI
-	MOVQ ldP+24(FP), DI
+// func attnAVx3d32(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
+// Requires: AVX, CMOV, F16C, FMA3
+TEXT ·attnAVx3d32(SB), NOSPLIT, $0-72
+	MOVQ at+8(FP), AX
+	MOVQ ldV+16(FP), CX
+	MOVQ out+40(FP), DX
+	MOVQ ldOut+48(FP), BX
+	MOVQ count+56(FP), SI
+	MOVQ ldP+32(FP), DI
+	SHLQ $0x01, AX
 	SHLQ $0x01, CX
 	SHLQ $0x02, BX
 	SHLQ $0x02, DI
@@ -25940,14 +26036,23 @@ run:
 	VMOVUPS 32(R8), Y9
 	VMOVUPS 64(R8), Y10
 	VMOVUPS 96(R8), Y11
-	MOVQ    AX, R8
-	MOVQ    n+56(FP), R9
-	MOVQ    p+16(FP), R10
+	MOVQ    pages+0(FP), R9
+	MOVQ    n+64(FP), R10
+	MOVQ    p+24(FP), R12
+
+page:
+	MOVQ    (R9), R8
+	ADDQ    AX, R8
+	ADDQ    $0x18, R9
+	MOVQ    $0x00000010, R11
+	CMPQ    R10, R11
+	CMOVQLT R10, R11
+	SUBQ    R11, R10
 
 token:
-	VBROADCASTSS (R10), Y13
-	VBROADCASTSS (R10)(DI*1), Y14
-	VBROADCASTSS (R10)(DI*2), Y15
+	VBROADCASTSS (R12), Y13
+	VBROADCASTSS (R12)(DI*1), Y14
+	VBROADCASTSS (R12)(DI*2), Y15
 	VCVTPH2PS    (R8), Y12
 	VFMADD231PS  Y12, Y13, Y0
 	VFMADD231PS  Y12, Y14, Y4
@@ -25965,9 +26070,11 @@ token:
 	VFMADD231PS  Y12, Y14, Y7
 	VFMADD231PS  Y12, Y15, Y11
 	ADDQ         CX, R8
-	ADDQ         $0x04, R10
-	DECQ         R9
+	ADDQ         $0x04, R12
+	DECQ         R11
 	JNZ          token
+	TESTQ        R10, R10
+	JNZ          page
 	MOVQ         DX, R8
 	VMOVUPS      Y0, (R8)
 	VMOVUPS      Y1, 32(R8)
@@ -25990,15 +26097,16 @@ token:
 	VZEROUPPER
 	RET
 
-// func attnAVx3d16(v *uint16, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
-// Requires: AVX, F16C, FMA3
-TEXT ·attnAVx3d16(SB), NOSPLIT, $0-64
-	MOVQ v+0(FP), AX
-	MOVQ ldV+8(FP), CX
-	MOVQ out+32(FP), DX
-	MOVQ ldOut+40(FP), BX
-	MOVQ count+48(FP), SI
-	MOVQ ldP+24(FP), DI
+// func attnAVx3d16(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
+// Requires: AVX, CMOV, F16C, FMA3
+TEXT ·attnAVx3d16(SB), NOSPLIT, $0-72
+	MOVQ at+8(FP), AX
+	MOVQ ldV+16(FP), CX
+	MOVQ out+40(FP), DX
+	MOVQ ldOut+48(FP), BX
+	MOVQ count+56(FP), SI
+	MOVQ ldP+32(FP), DI
+	SHLQ $0x01, AX
 	SHLQ $0x01, CX
 	SHLQ $0x02, BX
 	SHLQ $0x02, DI
@@ -26013,26 +26121,37 @@ run:
 	ADDQ    BX, R8
 	VMOVUPS (R8), Y4
 	VMOVUPS 32(R8), Y5
-	MOVQ    AX, R8
-	MOVQ    n+56(FP), R9
-	MOVQ    p+16(FP), R10
+	MOVQ    pages+0(FP), R9
+	MOVQ    n+64(FP), R10
+	MOVQ    p+24(FP), R12
+
+page:
+	MOVQ    (R9), R8
+	ADDQ    AX, R8
+	ADDQ    $0x18, R9
+	MOVQ    $0x00000010, R11
+	CMPQ    R10, R11
+	CMOVQLT R10, R11
+	SUBQ    R11, R10
 
 token:
 	VCVTPH2PS    (R8), Y7
 	VCVTPH2PS    16(R8), Y8
-	VBROADCASTSS (R10), Y6
+	VBROADCASTSS (R12), Y6
 	VFMADD231PS  Y7, Y6, Y0
 	VFMADD231PS  Y8, Y6, Y1
-	VBROADCASTSS (R10)(DI*1), Y6
+	VBROADCASTSS (R12)(DI*1), Y6
 	VFMADD231PS  Y7, Y6, Y2
 	VFMADD231PS  Y8, Y6, Y3
-	VBROADCASTSS (R10)(DI*2), Y6
+	VBROADCASTSS (R12)(DI*2), Y6
 	VFMADD231PS  Y7, Y6, Y4
 	VFMADD231PS  Y8, Y6, Y5
 	ADDQ         CX, R8
-	ADDQ         $0x04, R10
-	DECQ         R9
+	ADDQ         $0x04, R12
+	DECQ         R11
 	JNZ          token
+	TESTQ        R10, R10
+	JNZ          page
 	MOVQ         DX, R8
 	VMOVUPS      Y0, (R8)
 	VMOVUPS      Y1, 32(R8)
@@ -26148,15 +26267,16 @@ dims:
 	VZEROUPPER
 	RET
 
-// func attnAVx4d16(v *uint16, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
-// Requires: AVX, F16C, FMA3
-TEXT ·attnAVx4d16(SB), NOSPLIT, $0-64
-	MOVQ v+0(FP), AX
-	MOVQ ldV+8(FP), CX
-	MOVQ out+32(FP), DX
-	MOVQ ldOut+40(FP), BX
-	MOVQ count+48(FP), SI
-	MOVQ ldP+24(FP), DI
+// func attnAVx4d16(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
+// Requires: AVX, CMOV, F16C, FMA3
+TEXT ·attnAVx4d16(SB), NOSPLIT, $0-72
+	MOVQ at+8(FP), AX
+	MOVQ ldV+16(FP), CX
+	MOVQ out+40(FP), DX
+	MOVQ ldOut+48(FP), BX
+	MOVQ count+56(FP), SI
+	MOVQ ldP+32(FP), DI
+	SHLQ $0x01, AX
 	SHLQ $0x01, CX
 	SHLQ $0x02, BX
 	SHLQ $0x02, DI
@@ -26174,32 +26294,43 @@ run:
 	ADDQ    BX, R8
 	VMOVUPS (R8), Y6
 	VMOVUPS 32(R8), Y7
-	MOVQ    AX, R8
-	MOVQ    n+56(FP), R9
-	MOVQ    p+16(FP), R10
-	LEAQ    (R10)(DI*2), R11
-	ADDQ    DI, R11
+	MOVQ    pages+0(FP), R9
+	MOVQ    n+64(FP), R10
+	MOVQ    p+24(FP), R12
+	LEAQ    (R12)(DI*2), R13
+	ADDQ    DI, R13
+
+page:
+	MOVQ    (R9), R8
+	ADDQ    AX, R8
+	ADDQ    $0x18, R9
+	MOVQ    $0x00000010, R11
+	CMPQ    R10, R11
+	CMOVQLT R10, R11
+	SUBQ    R11, R10
 
 token:
 	VCVTPH2PS    (R8), Y9
 	VCVTPH2PS    16(R8), Y10
-	VBROADCASTSS (R10), Y8
+	VBROADCASTSS (R12), Y8
 	VFMADD231PS  Y9, Y8, Y0
 	VFMADD231PS  Y10, Y8, Y1
-	VBROADCASTSS (R10)(DI*1), Y8
+	VBROADCASTSS (R12)(DI*1), Y8
 	VFMADD231PS  Y9, Y8, Y2
 	VFMADD231PS  Y10, Y8, Y3
-	VBROADCASTSS (R10)(DI*2), Y8
+	VBROADCASTSS (R12)(DI*2), Y8
 	VFMADD231PS  Y9, Y8, Y4
 	VFMADD231PS  Y10, Y8, Y5
-	VBROADCASTSS (R11), Y8
+	VBROADCASTSS (R13), Y8
 	VFMADD231PS  Y9, Y8, Y6
 	VFMADD231PS  Y10, Y8, Y7
 	ADDQ         CX, R8
-	ADDQ         $0x04, R10
-	ADDQ         $0x04, R11
-	DECQ         R9
+	ADDQ         $0x04, R12
+	ADDQ         $0x04, R13
+	DECQ         R11
 	JNZ          token
+	TESTQ        R10, R10
+	JNZ          page
 	MOVQ         DX, R8
 	VMOVUPS      Y0, (R8)
 	VMOVUPS      Y1, 32(R8)
@@ -26335,15 +26466,16 @@ dims:
 	VZEROUPPER
 	RET
 
-// func attnAVx5d16(v *uint16, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
-// Requires: AVX, F16C, FMA3
-TEXT ·attnAVx5d16(SB), NOSPLIT, $0-64
-	MOVQ v+0(FP), AX
-	MOVQ ldV+8(FP), CX
-	MOVQ out+32(FP), DX
-	MOVQ ldOut+40(FP), BX
-	MOVQ count+48(FP), SI
-	MOVQ ldP+24(FP), DI
+// func attnAVx5d16(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
+// Requires: AVX, CMOV, F16C, FMA3
+TEXT ·attnAVx5d16(SB), NOSPLIT, $0-72
+	MOVQ at+8(FP), AX
+	MOVQ ldV+16(FP), CX
+	MOVQ out+40(FP), DX
+	MOVQ ldOut+48(FP), BX
+	MOVQ count+56(FP), SI
+	MOVQ ldP+32(FP), DI
+	SHLQ $0x01, AX
 	SHLQ $0x01, CX
 	SHLQ $0x02, BX
 	SHLQ $0x02, DI
@@ -26364,35 +26496,46 @@ run:
 	ADDQ    BX, R8
 	VMOVUPS (R8), Y8
 	VMOVUPS 32(R8), Y9
-	MOVQ    AX, R8
-	MOVQ    n+56(FP), R9
-	MOVQ    p+16(FP), R10
-	LEAQ    (R10)(DI*2), R11
-	ADDQ    DI, R11
+	MOVQ    pages+0(FP), R9
+	MOVQ    n+64(FP), R10
+	MOVQ    p+24(FP), R12
+	LEAQ    (R12)(DI*2), R13
+	ADDQ    DI, R13
+
+page:
+	MOVQ    (R9), R8
+	ADDQ    AX, R8
+	ADDQ    $0x18, R9
+	MOVQ    $0x00000010, R11
+	CMPQ    R10, R11
+	CMOVQLT R10, R11
+	SUBQ    R11, R10
 
 token:
 	VCVTPH2PS    (R8), Y11
 	VCVTPH2PS    16(R8), Y12
-	VBROADCASTSS (R10), Y10
+	VBROADCASTSS (R12), Y10
 	VFMADD231PS  Y11, Y10, Y0
 	VFMADD231PS  Y12, Y10, Y1
-	VBROADCASTSS (R10)(DI*1), Y10
+	VBROADCASTSS (R12)(DI*1), Y10
 	VFMADD231PS  Y11, Y10, Y2
 	VFMADD231PS  Y12, Y10, Y3
-	VBROADCASTSS (R10)(DI*2), Y10
+	VBROADCASTSS (R12)(DI*2), Y10
 	VFMADD231PS  Y11, Y10, Y4
 	VFMADD231PS  Y12, Y10, Y5
-	VBROADCASTSS (R11), Y10
+	VBROADCASTSS (R13), Y10
 	VFMADD231PS  Y11, Y10, Y6
 	VFMADD231PS  Y12, Y10, Y7
-	VBROADCASTSS (R11)(DI*1), Y10
+	VBROADCASTSS (R13)(DI*1), Y10
 	VFMADD231PS  Y11, Y10, Y8
 	VFMADD231PS  Y12, Y10, Y9
 	ADDQ         CX, R8
-	ADDQ         $0x04, R10
-	ADDQ         $0x04, R11
-	DECQ         R9
+	ADDQ         $0x04, R12
+	ADDQ         $0x04, R13
+	DECQ         R11
 	JNZ          token
+	TESTQ        R10, R10
+	JNZ          page
 	MOVQ         DX, R8
 	VMOVUPS      Y0, (R8)
 	VMOVUPS      Y1, 32(R8)
@@ -26548,15 +26691,16 @@ dims:
 	VZEROUPPER
 	RET
 
-// func attnAVx6d16(v *uint16, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
-// Requires: AVX, F16C, FMA3
-TEXT ·attnAVx6d16(SB), NOSPLIT, $0-64
-	MOVQ v+0(FP), AX
-	MOVQ ldV+8(FP), CX
-	MOVQ out+32(FP), DX
-	MOVQ ldOut+40(FP), BX
-	MOVQ count+48(FP), SI
-	MOVQ ldP+24(FP), DI
+// func attnAVx6d16(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
+// Requires: AVX, CMOV, F16C, FMA3
+TEXT ·attnAVx6d16(SB), NOSPLIT, $0-72
+	MOVQ at+8(FP), AX
+	MOVQ ldV+16(FP), CX
+	MOVQ out+40(FP), DX
+	MOVQ ldOut+48(FP), BX
+	MOVQ count+56(FP), SI
+	MOVQ ldP+32(FP), DI
+	SHLQ $0x01, AX
 	SHLQ $0x01, CX
 	SHLQ $0x02, BX
 	SHLQ $0x02, DI
@@ -26580,38 +26724,49 @@ run:
 	ADDQ    BX, R8
 	VMOVUPS (R8), Y10
 	VMOVUPS 32(R8), Y11
-	MOVQ    AX, R8
-	MOVQ    n+56(FP), R9
-	MOVQ    p+16(FP), R10
-	LEAQ    (R10)(DI*2), R11
-	ADDQ    DI, R11
+	MOVQ    pages+0(FP), R9
+	MOVQ    n+64(FP), R10
+	MOVQ    p+24(FP), R12
+	LEAQ    (R12)(DI*2), R13
+	ADDQ    DI, R13
+
+page:
+	MOVQ    (R9), R8
+	ADDQ    AX, R8
+	ADDQ    $0x18, R9
+	MOVQ    $0x00000010, R11
+	CMPQ    R10, R11
+	CMOVQLT R10, R11
+	SUBQ    R11, R10
 
 token:
 	VCVTPH2PS    (R8), Y13
 	VCVTPH2PS    16(R8), Y14
-	VBROADCASTSS (R10), Y12
+	VBROADCASTSS (R12), Y12
 	VFMADD231PS  Y13, Y12, Y0
 	VFMADD231PS  Y14, Y12, Y1
-	VBROADCASTSS (R10)(DI*1), Y12
+	VBROADCASTSS (R12)(DI*1), Y12
 	VFMADD231PS  Y13, Y12, Y2
 	VFMADD231PS  Y14, Y12, Y3
-	VBROADCASTSS (R10)(DI*2), Y12
+	VBROADCASTSS (R12)(DI*2), Y12
 	VFMADD231PS  Y13, Y12, Y4
 	VFMADD231PS  Y14, Y12, Y5
-	VBROADCASTSS (R11), Y12
+	VBROADCASTSS (R13), Y12
 	VFMADD231PS  Y13, Y12, Y6
 	VFMADD231PS  Y14, Y12, Y7
-	VBROADCASTSS (R11)(DI*1), Y12
+	VBROADCASTSS (R13)(DI*1), Y12
 	VFMADD231PS  Y13, Y12, Y8
 	VFMADD231PS  Y14, Y12, Y9
-	VBROADCASTSS (R11)(DI*2), Y12
+	VBROADCASTSS (R13)(DI*2), Y12
 	VFMADD231PS  Y13, Y12, Y10
 	VFMADD231PS  Y14, Y12, Y11
 	ADDQ         CX, R8
-	ADDQ         $0x04, R10
-	ADDQ         $0x04, R11
-	DECQ         R9
+	ADDQ         $0x04, R12
+	ADDQ         $0x04, R13
+	DECQ         R11
 	JNZ          token
+	TESTQ        R10, R10
+	JNZ          page
 	MOVQ         DX, R8
 	VMOVUPS      Y0, (R8)
 	VMOVUPS      Y1, 32(R8)

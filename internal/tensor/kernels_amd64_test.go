@@ -111,20 +111,30 @@ func awkward(seed uint64, n int) []float32 {
 
 func TestAssemblyQuantizersHaveThePortableBits(t *testing.T) {
 	requireAVX2(t)
-	const blocks = 40
+	const blocks, step = 40, 3
 	x := awkward(13, blocks*32)
-	d, s, dGo, sGo := make([]float32, blocks), make([]float32, blocks), make([]float32, blocks), make([]float32, blocks)
+	floats := func() []float32 { return make([]float32, blocks*step) }
+	d, s, m, dGo, sGo, mGo := floats(), floats(), floats(), floats(), floats(), floats()
 	q16, q16Go := make([]int16, len(x)), make([]int16, len(x))
-	quant16(x, q16, d, s)
-	quant16Go(x, q16Go, dGo, sGo)
+	quant16(x, q16, d, s, step)
+	quant16Go(x, q16Go, dGo, sGo, step)
 	if !bytes.Equal(bytesOf(q16), bytesOf(q16Go)) || firstDifference(d, dGo) >= 0 || firstDifference(s, sGo) >= 0 {
 		t.Errorf("int16 quantization differs from the portable one")
 	}
 	q8, q8Go := make([]int8, len(x)), make([]int8, len(x))
-	quant8(x, q8, d, s)
-	quant8Go(x, q8Go, dGo, sGo)
-	if !bytes.Equal(bytesOf(q8), bytesOf(q8Go)) || firstDifference(d, dGo) >= 0 || firstDifference(s, sGo) >= 0 {
+	quant8(x, q8, d, s, m, step)
+	quant8Go(x, q8Go, dGo, sGo, mGo, step)
+	if !bytes.Equal(bytesOf(q8), bytesOf(q8Go)) || firstDifference(d, dGo) >= 0 || firstDifference(s, sGo) >= 0 || firstDifference(m, mGo) >= 0 {
 		t.Errorf("int8 quantization differs from the portable one")
+	}
+	words, got, want := make([]uint32, 6*40), make([]uint32, 6*40), make([]uint32, 6*40)
+	for i := range words {
+		words[i] = uint32(i)
+	}
+	interleave(got, words, 6)
+	interleaveGo(want, words, 6)
+	if !bytes.Equal(bytesOf(got), bytesOf(want)) {
+		t.Errorf("interleaved words differ from the portable ones:\n%v\n%v", got, want)
 	}
 }
 
@@ -229,7 +239,7 @@ func TestAssemblyAttentionHasThePortableBits(t *testing.T) {
 				out := randomFloats(newRNG(34), cols*ldQ)
 				outGo := append([]float32(nil), out...)
 				AttnAV(v, dim, s, ldS, cols, out, ldQ, dim, n)
-				attnAVGo(v, dim, s, ldS, cols, outGo, ldQ, dim, n)
+				attnAVGo([][]uint16{v}, 0, dim, s, ldS, cols, outGo, ldQ, dim, n)
 				if d := firstDifference(out, outGo); d >= 0 {
 					t.Fatalf("dim %d, %d columns, %d tokens: value %d is %v, portable %v", dim, cols, n, d, out[d], outGo[d])
 				}

@@ -17,9 +17,15 @@ func (m *Matrix) direct(g int, a *actTile, c []float32, ld int, t *Thread) {
 	m.directGo(g, a, c, ld, t)
 }
 
-func quant16(x []float32, q []int16, scales, sums []float32) { quant16Go(x, q, scales, sums) }
+func quant16(x []float32, q []int16, scales, sums []float32, step int) {
+	quant16Go(x, q, scales, sums, step)
+}
 
-func quant8(x []float32, q []int8, scales, sums []float32) { quant8Go(x, q, scales, sums) }
+func quant8(x []float32, q []int8, scales, sums, biased []float32, step int) {
+	quant8Go(x, q, scales, sums, biased, step)
+}
+
+func interleave(dst, src []uint32, width int) { interleaveGo(dst, src, width) }
 
 func addTo(dst, src []float32) { addToGo(dst, src) }
 
@@ -45,8 +51,8 @@ func attnQK(k []uint16, q []float32, ldQ, cols int, s []float32, ldS, dim int) {
 	attnQKGo(k, q, ldQ, cols, s, ldS, dim)
 }
 
-func attnAV(v []uint16, ldV int, p []float32, ldP, cols int, out []float32, ldOut, dims, n int) {
-	attnAVGo(v, ldV, p, ldP, cols, out, ldOut, dims, n)
+func attnAV(pages [][]uint16, at, ldV int, p []float32, ldP, cols int, out []float32, ldOut, dims, n int) {
+	attnAVGo(pages, at, ldV, p, ldP, cols, out, ldOut, dims, n)
 }
 
 func pause() { runtime.Gosched() }

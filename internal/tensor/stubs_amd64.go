@@ -136,9 +136,11 @@ func mulPanelU4x6(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *float
 
 func mulPanelU4Minx6(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *float32, c *float32, blocks int, ld int)
 
-func quant16AVX2(x *float32, q *int16, d *float32, s *float32, blocks int)
+func quant16AVX2(x *float32, q *int16, d *float32, s *float32, blocks int, step int)
 
-func quant8AVX2(x *float32, q *int8, d *float32, s *float32, blocks int)
+func quant8AVX2(x *float32, q *int8, d *float32, s *float32, biased *float32, blocks int, step int)
+
+func interleave6AVX2(dst *uint32, src *uint32, n int)
 
 func rmsNormAVX2(dst *float32, x *float32, w *float32, n int, eps float32, inv float32)
 
@@ -158,34 +160,49 @@ func f16toF32AVX2(dst *float32, src *uint16, n int)
 
 func storeLaneAVX2(dst *uint16, src *float32, n int)
 
+//go:noescape
 func attnQKx1(k *uint16, q *float32, ldQ int, s *float32, ldS int, dim int)
 
-func attnAVx1d64(v *uint16, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
+//go:noescape
+func attnAVx1d64(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
 
-func attnAVx1d16(v *uint16, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
+//go:noescape
+func attnAVx1d16(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
 
+//go:noescape
 func attnQKx2(k *uint16, q *float32, ldQ int, s *float32, ldS int, dim int)
 
-func attnAVx2d32(v *uint16, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
+//go:noescape
+func attnAVx2d32(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
 
-func attnAVx2d16(v *uint16, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
+//go:noescape
+func attnAVx2d16(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
 
+//go:noescape
 func attnQKx3(k *uint16, q *float32, ldQ int, s *float32, ldS int, dim int)
 
-func attnAVx3d32(v *uint16, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
+//go:noescape
+func attnAVx3d32(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
 
-func attnAVx3d16(v *uint16, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
+//go:noescape
+func attnAVx3d16(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
 
+//go:noescape
 func attnQKx4(k *uint16, q *float32, ldQ int, s *float32, ldS int, dim int)
 
-func attnAVx4d16(v *uint16, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
+//go:noescape
+func attnAVx4d16(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
 
+//go:noescape
 func attnQKx5(k *uint16, q *float32, ldQ int, s *float32, ldS int, dim int)
 
-func attnAVx5d16(v *uint16, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
+//go:noescape
+func attnAVx5d16(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
 
+//go:noescape
 func attnQKx6(k *uint16, q *float32, ldQ int, s *float32, ldS int, dim int)
 
-func attnAVx6d16(v *uint16, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
+//go:noescape
+func attnAVx6d16(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
 
 func pause()

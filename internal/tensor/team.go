@@ -220,22 +220,9 @@ func (t *Thread) Each(n, chunk int, fn func(lo, hi int)) {
 type scratch struct {
 	panelWords, tokenWords []uint32
 	panelD, panelM         []float32
-	tokenD, tokenS         []float32
 	padding, out           []float32
 	_                      [64]byte
 }
-
-type quants struct{ scales, sums []float32 }
-
-// words is room for one token's quantized values.
-func (s *scratch) words(n int) []uint32 { return grow(&s.tokenWords, n) }
-
-func (s *scratch) quant(blocks int) quants {
-	return quants{grow(&s.tokenD, blocks), grow(&s.tokenS, blocks)}
-}
-
-// padded is room for one token's values.
-func (s *scratch) padded(n int) []float32 { return grow(&s.padding, n) }
 
 func grow[E number](p *[]E, n int) []E {
 	if cap(*p) < n {

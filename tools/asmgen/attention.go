@@ -47,6 +47,7 @@ func (c columns) advance(bytes uint64) {
 // attnQK writes the scores of the 16 lanes of a key page [dim][16] f16 for some columns of queries; dim is a multiple of 4.
 func attnQK(cols int) {
 	TEXT(fmt.Sprintf("attnQKx%d", cols), noSplit, "func(k *uint16, q *float32, ldQ int, s *float32, ldS, dim int)")
+	Pragma("noescape")
 	k, dim := Load(Param("k"), GP64()), Load(Param("dim"), GP64())
 	q := newColumns(cols, Load(Param("q"), GP64()), Load(Param("ldQ"), GP64()))
 	acc := make([]VecVirtual, 2*cols)
@@ -94,13 +95,16 @@ func avDims(cols int) []int {
 	}
 }
 
-// attnAV adds n tokens' values, weighted, to out, for `count` runs of dims dimensions.
+// attnAV adds n tokens' values, weighted, to out, for `count` runs of dims dimensions. pages is the first of a list of slices, a
+// page of 16 tokens each; token t of page b starts at pages[b][at + t ldV]. A run keeps its sums in registers over all pages.
 func attnAV(cols, dims int) {
 	TEXT(fmt.Sprintf("attnAVx%dd%d", cols, dims), noSplit,
-		"func(v *uint16, ldV int, p *float32, ldP int, out *float32, ldOut, count, n int)")
-	v, ldV := Load(Param("v"), GP64()), Load(Param("ldV"), GP64())
+		"func(pages *[]uint16, at, ldV int, p *float32, ldP int, out *float32, ldOut, count, n int)")
+	Pragma("noescape")
+	offset, ldV := Load(Param("at"), GP64()), Load(Param("ldV"), GP64())
 	out, ldOut := Load(Param("out"), GP64()), Load(Param("ldOut"), GP64())
 	count, ldP := Load(Param("count"), GP64()), Load(Param("ldP"), GP64())
+	SHLQ(Imm(1), offset)
 	SHLQ(Imm(1), ldV)
 	SHLQ(Imm(2), ldOut)
 	SHLQ(Imm(2), ldP)
@@ -121,26 +125,36 @@ func attnAV(cols, dims int) {
 			}
 		}
 	}
-	row, n := GP64(), GP64()
+	row, page, left, n := GP64(), GP64(), GP64(), GP64()
+	p := columns{first: GP64(), stride: ldP}
 	Label("run")
 	eachOut(func(a VecVirtual, m Mem) { VMOVUPS(m, a) })
-	MOVQ(v, row)
-	Load(Param("n"), n)
-	p := columns{first: GP64(), stride: ldP}
+	Load(Param("pages"), page)
+	Load(Param("n"), left)
 	Load(Param("p"), p.first)
 	if cols > 3 {
 		p.fourth = GP64()
 		LEAQ(Mem{Base: p.first, Index: ldP, Scale: 2}, p.fourth)
 		ADDQ(ldP, p.fourth)
 	}
+	Label("page")
+	MOVQ(at(page, 0), row)
+	ADDQ(offset, row)
+	ADDQ(Imm(24), page)
+	MOVQ(U32(16), n)
+	CMPQ(left, n)
+	CMOVQLT(left, n)
+	SUBQ(n, left)
 	Label("token")
 	avToken(cols, vecs, p, row, acc)
 	ADDQ(ldV, row)
 	p.advance(4)
 	DECQ(n)
 	JNZ(LabelRef("token"))
+	TESTQ(left, left)
+	JNZ(LabelRef("page"))
 	eachOut(func(a VecVirtual, m Mem) { VMOVUPS(a, m) })
-	ADDQ(I32(int32(2*dims)), v)
+	ADDQ(I32(int32(2*dims)), offset)
 	ADDQ(I32(int32(4*dims)), out)
 	DECQ(count)
 	JNZ(LabelRef("run"))

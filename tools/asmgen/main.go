@@ -23,6 +23,7 @@ func main() {
 	}
 	quant16()
 	quant8()
+	interleave6()
 	rmsNorm()
 	addTo()
 	siluMul()

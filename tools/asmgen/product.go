@@ -62,7 +62,9 @@ func product(w source, tokens int) {
 	RET()
 }
 
-func (g *gen) usesSuper() bool { return g.superSize > 0 || g.hasMin && g.quantSize >= 512 && g.name[0] == 'P' }
+func (g *gen) usesSuper() bool {
+	return g.superSize > 0 || g.hasMin && g.quantSize >= 512 && g.name[0] == 'P'
+}
 
 func (g *gen) usesSums() bool { return g.hasMin || g.kind == kindU4 }
 
@@ -71,7 +73,13 @@ func (g *gen) registers() {
 	for i := range g.acc {
 		g.acc[i] = YMM()
 	}
-	g.v = vregs{YMM(), YMM(), YMM(), YMM()}
+	g.v = vregs{w0: YMM(), w1: YMM(), t0: YMM(), t1: YMM()}
+	if g.tokens <= inRegisters {
+		g.v.keep(g.consts)
+		if g.keepsRaw {
+			g.v.raw = []VecVirtual{YMM(), YMM()}
+		}
+	}
 	if g.kind == kindFloat {
 		for _, a := range g.acc {
 			VXORPS(a, a, a)
@@ -149,9 +157,13 @@ func (g *gen) intLoop() {
 	if g.prologue != nil {
 		g.prologue(g.p, g.v, g.tmp)
 	}
-	for word := 0; word < g.kind.words(); word++ {
+	for i := 0; i < g.kind.words(); i++ {
+		word := i
+		if g.v.raw != nil {
+			word = nibbleOrder[i]
+		}
 		if g.name[0] != 'P' {
-			g.prefetchWord(word)
+			g.prefetchWord(i)
 		}
 		g.load(g.p, g.v, g.tmp, word)
 		for t := 0; t < g.tokens; t++ {
@@ -205,7 +217,7 @@ func (g *gen) step(word, t int) {
 // finishBlock scales the block's integers and adds them to the sums; the order is that of internal/tensor/mul_go.go.
 func (g *gen) finishBlock() {
 	if g.kind == kindU4 {
-		one := words8("one16", 0x00010001)
+		one := g.v.constant("one16")
 		for _, a := range g.acc {
 			VPMADDWD(one, a, a)
 		}
@@ -310,7 +322,8 @@ func expand(w source) {
 	if w.hasMin {
 		m = Load(Param("m"), GP64())
 	}
-	g.v = vregs{YMM(), YMM(), YMM(), YMM()}
+	g.v = vregs{w0: YMM(), w1: YMM(), t0: YMM(), t1: YMM()}
+	g.v.keep(w.consts)
 	if w.prologue != nil {
 		base := GP64()
 		LEAQ(AllocLocal(160), base)

@@ -25,7 +25,34 @@ func (k kind) words() int { return []int{32, 16, 8}[k] }
 type pointers struct{ q, s, sup Register }
 
 // vregs are the registers a source may use: w0 and w1 receive rows 0-7 and 8-15, t0 and t1 are free.
-type vregs struct{ w0, w1, t0, t1 VecVirtual }
+type vregs struct {
+	w0, w1, t0, t1 VecVirtual
+	raw            []VecVirtual          // nil, or two that loadNibbles keeps its bytes in
+	kept           map[string]VecVirtual // constants in registers, if there is room
+}
+
+// constant is a vector of equal words as an operand: a register if it is kept in one.
+func (v vregs) constant(name string) Op {
+	if r, ok := v.kept[name]; ok {
+		return r
+	}
+	return words8(name, masks[name])
+}
+
+// keep loads constants into registers.
+func (v *vregs) keep(names []string) {
+	v.kept = map[string]VecVirtual{}
+	for _, name := range names {
+		r := YMM()
+		VMOVDQU(words8(name, masks[name]), r)
+		v.kept[name] = r
+	}
+}
+
+// masks are the constants of the sources below.
+var masks = map[string]uint32{
+	"low4": 0x0f0f0f0f, "bits45": 0x30303030, "lowByte": 0x00ff00ff, "word32": 0x00200020, "one16": 0x00010001,
+}
 
 // source describes where the weights of a group of 16 rows come from.
 type source struct {
@@ -35,7 +62,9 @@ type source struct {
 	scaleSize int
 	superSize int // bytes of a super-block's scales; 0 if there are none
 	hasMin    bool
-	subtract  bool // the minimum is subtracted
+	subtract  bool     // the minimum is subtracted
+	consts    []string // constants of load
+	keepsRaw  bool     // load wants raw registers, and pairs of words that share a byte together
 
 	prologue func(p pointers, v vregs, tmp Mem) // before a block's words; tmp is 128 bytes of aligned memory
 	load     func(p pointers, v vregs, tmp Mem, word int)
@@ -72,13 +101,13 @@ func packedSources() []source {
 		{name: "I8", kind: kindInt16, quantSize: 512, scaleSize: 32, load: loadBytes, scale: halves(inScales, 0)},
 		{name: "I8Min", kind: kindInt16, quantSize: 512, scaleSize: 128, load: loadBytes,
 			scale: floats(inScales, 0), hasMin: true, min: floats(inScales, 64)},
-		{name: "U4", kind: kindU4, quantSize: 256, scaleSize: 32, load: loadNibbles, scale: halves(inScales, 0)},
-		{name: "U4Min", kind: kindU4, quantSize: 256, scaleSize: 64, load: loadNibbles,
+		{name: "U4", kind: kindU4, quantSize: 256, scaleSize: 32, load: loadNibbles, consts: []string{"low4"}, keepsRaw: true, scale: halves(inScales, 0)},
+		{name: "U4Min", kind: kindU4, quantSize: 256, scaleSize: 64, load: loadNibbles, consts: []string{"low4"}, keepsRaw: true,
 			scale: halves(inScales, 0), hasMin: true, min: halves(inScales, 32)},
-		{name: "U4K", kind: kindU4, quantSize: 256, scaleSize: 32, superSize: 64, load: loadNibbles,
+		{name: "U4K", kind: kindU4, quantSize: 256, scaleSize: 32, superSize: 64, load: loadNibbles, consts: []string{"low4"}, keepsRaw: true,
 			scale: subScales(0, 0), hasMin: true, subtract: true, min: subScales(16, 32)},
 		{name: "S6K", kind: kindInt16, quantSize: 384, scaleSize: 32, superSize: 32,
-			prologue: spreadSubScales, load: loadSix, scale: halves(inSupers, 0)},
+			prologue: spreadSubScales, load: loadSix, consts: []string{"low4", "bits45", "lowByte", "word32"}, scale: halves(inSupers, 0)},
 	}
 }
 
@@ -122,15 +151,24 @@ func loadBytes(p pointers, v vregs, _ Mem, word int) {
 
 // loadNibbles takes quads 0-3 from the low and 4-7 from the high halves of the bytes.
 func loadNibbles(p pointers, v vregs, _ Mem, word int) {
-	mask := words8("low4", 0x0f0f0f0f)
 	for h, w := range []VecVirtual{v.w0, v.w1} {
-		VMOVDQU(at(p.q, word%4*64+h*32), w)
-		if word >= 4 {
-			VPSRLW(Imm(4), w, w)
+		raw := w
+		if v.raw != nil {
+			raw = v.raw[h]
 		}
-		VPAND(mask, w, w)
+		if word < 4 || v.raw == nil {
+			VMOVDQU(at(p.q, word%4*64+h*32), raw)
+		}
+		if word >= 4 {
+			VPSRLW(Imm(4), raw, w)
+			raw = w
+		}
+		VPAND(v.constant("low4"), raw, w)
 	}
 }
+
+// nibbleOrder has the two quads of a byte next to each other.
+var nibbleOrder = []int{0, 4, 1, 5, 2, 6, 3, 7}
 
 // subScales multiplies bytes of the block with halves of the super-block.
 func subScales(scaleDisp, superDisp int) func(p pointers, v vregs) {
@@ -160,7 +198,7 @@ func loadSix(p pointers, v vregs, tmp Mem, pair int) {
 	if pair >= 8 {
 		VPSRLW(Imm(4), v.w0, v.w0)
 	}
-	VPAND(words8("low4", 0x0f0f0f0f), v.w0, v.w0)
+	VPAND(v.constant("low4"), v.w0, v.w0)
 	VMOVDQU(at(p.q, 256+pair%4*32), v.w1)
 	switch pair / 4 {
 	case 0:
@@ -170,12 +208,12 @@ func loadSix(p pointers, v vregs, tmp Mem, pair int) {
 	case 3:
 		VPSRLW(Imm(2), v.w1, v.w1)
 	}
-	VPAND(words8("bits45", 0x30303030), v.w1, v.w1)
+	VPAND(v.constant("bits45"), v.w1, v.w1)
 	VPOR(v.w0, v.w1, v.w0)
 	VPSRLW(Imm(8), v.w0, v.w1)
-	VPAND(words8("lowByte", 0x00ff00ff), v.w0, v.w0)
+	VPAND(v.constant("lowByte"), v.w0, v.w0)
 	for h, w := range []VecVirtual{v.w0, v.w1} {
-		VPSUBW(words8("word32", 0x00200020), w, w)
+		VPSUBW(v.constant("word32"), w, w)
 		VPMULLW(tmp.Offset(pair/8*64+32*h), w, w)
 	}
 }

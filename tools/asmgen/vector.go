@@ -91,9 +91,14 @@ func addTo() {
 
 // exponential replaces x by e^x, clamped to the polynomial's range; NaN stays. lo and hi hold the range.
 func exponential(x, lo, hi VecVirtual) {
-	n, r, p := YMM(), YMM(), YMM()
 	VMAXPS(x, lo, x) // the second source, x, is what comes out when it is NaN
 	VMINPS(x, hi, x)
+	exponentialInRange(x)
+}
+
+// exponentialInRange leaves anything where x is out of range.
+func exponentialInRange(x VecVirtual) {
+	n, r, p := YMM(), YMM(), YMM()
 	VMULPS(float8("log2e", 1.44269504088896341), x, n)
 	VROUNDPS(Imm(0), n, n)
 	VMOVAPS(x, r)
@@ -153,13 +158,13 @@ func softmax() {
 	loop("max", i, n, 32, func() { VMAXPS(idx(s, i, 0), big, big) })
 	fold(maxOp, big)
 	VXORPS(sum, sum, sum)
-	lo, hi := expRange()
+	lo, _ := expRange()
 	loop("exp", i, n, 32, func() {
 		VMOVUPS(idx(s, i, 0), x)
 		VSUBPS(big, x, x)
 		VMULPS(scale, x, x)
-		VCMPPS(Imm(0x11), lo, x, low) // x below the range: exactly zero
-		exponential(x, lo, hi)
+		VCMPPS(Imm(0x11), lo, x, low) // x below the range: exactly zero; x is never above it
+		exponentialInRange(x)
 		VANDNPS(x, low, x)
 		VADDPS(x, sum, sum)
 		VMOVUPS(x, idx(s, i, 0))
