@@ -40,7 +40,12 @@ func newRoot() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.PersistentFlags().String("config", "", "YAML file with settings, one key a flag")
-	root.AddCommand(newCompletion(), newVersion())
+	root.PersistentFlags().String("home", "", "data folder (default: bulkhead in XDG_DATA_HOME or ~/.local/share)")
+	root.AddCommand(
+		newPull(), newList(), newShow(), newRemove(), newCapacity(),
+		newTenant(), newCerts(),
+		newCompletion(), newVersion(),
+	)
 	return root
 }
 

@@ -47,7 +47,7 @@ func flagVariable(flag string) string {
 // setFlag never quotes the value: it may be a key.
 func setFlag(cmd *cobra.Command, f *pflag.Flag, value, origin string) error {
 	if err := cmd.Flags().Set(f.Name, value); err != nil {
-		return usageError{fmt.Errorf("%s: setting %q wants a %s", origin, f.Name, f.Value.Type())}
+		return usageError{fmt.Errorf("%s: %q wants a value of type %s", origin, f.Name, f.Value.Type())}
 	}
 	return nil
 }
