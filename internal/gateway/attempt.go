@@ -1,0 +1,180 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"github.com/bulkhead-kv/bulkhead/internal/cluster"
+	"github.com/bulkhead-kv/bulkhead/internal/fault"
+	"github.com/bulkhead-kv/bulkhead/internal/metrics"
+)
+
+// eventsMax bounds the events of one attempt that wait to be looked at. The
+// reader of a full queue waits, and the worker's own bounded queue behind it.
+const eventsMax = 64
+
+// report is an event of one worker of the pair, or the end of its stream.
+type report struct {
+	role  cluster.Role
+	event cluster.Event
+	err   error // io.EOF: the stream ended after its terminal event
+}
+
+// receiver takes what an attempt delivers.
+type receiver interface {
+	// agreed is called once, before any token: all three counts are one.
+	agreed(committed cluster.Event)
+	// token takes the next token of the answer; true ends the attempt, the answer
+	// is complete.
+	token(e cluster.Event) (complete bool)
+}
+
+// outcome is how an attempt ended.
+type outcome struct {
+	reason string // cluster.ReasonStop or ReasonLength, empty when the receiver ended it
+	tokens int    // taken from decode, delivered or not
+	err    error
+	lost   []cluster.Role // workers whose stream broke
+}
+
+// attempt runs a job on its pair and hands the receiver what passed every check.
+// It returns when both streams have ended.
+func (g *Gateway) attempt(ctx context.Context, job cluster.Job, to receiver) outcome {
+	ctx, cancel := context.WithCancelCause(ctx)
+	a := &attempt{gateway: g, to: to, verdict: verdict{job: &job, vocabulary: g.parts.Text.Vocabulary()}}
+	reports := make(chan report, eventsMax)
+	var readers sync.WaitGroup
+	for role, node := range map[cluster.Role]string{cluster.Prefill: job.Prefill, cluster.Decode: job.Decode} {
+		readers.Go(func() { g.read(ctx, job, role, node, reports) })
+	}
+	err := a.loop(ctx, reports)
+	cancel(context.Canceled)
+	readers.Wait()
+	a.out.err = err
+	a.out.tokens = a.verdict.next
+	var broken *breach
+	if errors.As(err, &broken) {
+		g.parts.Metrics.Add(metrics.ProvenanceFaults, 1, broken.check)
+	}
+	return a.out
+}
+
+// read forwards one worker's events until its stream or ctx ends.
+func (g *Gateway) read(ctx context.Context, job cluster.Job, role cluster.Role, node string, reports chan<- report) {
+	send := func(r report) bool {
+		select {
+		case reports <- r:
+			return r.err == nil
+		case <-ctx.Done():
+			return false
+		}
+	}
+	stream, err := g.parts.Cluster.Run(ctx, job, node)
+	if err != nil {
+		send(report{role: role, err: err})
+		return
+	}
+	defer stream.Close()
+	for {
+		e, err := stream.Recv()
+		if !send(report{role, e, err}) {
+			return
+		}
+	}
+}
+
+// attempt is the state of one attempt, owned by its loop.
+type attempt struct {
+	gateway *Gateway
+	to      receiver
+	verdict verdict
+	agreed  bool
+	held    []cluster.Event // tokens that wait for prefill's verdict, at most what was granted
+	out     outcome
+}
+
+func (a *attempt) loop(ctx context.Context, reports <-chan report) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case r := <-reports:
+			if ended, err := a.take(r); ended || err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// take looks at one report. ended says that the answer is complete.
+func (a *attempt) take(r report) (ended bool, err error) {
+	if r.err != nil {
+		return false, a.closed(r)
+	}
+	if err := a.verdict.step(r.role, &r.event); err != nil {
+		return false, err
+	}
+	switch r.event.Kind {
+	case cluster.Failed:
+		return false, a.failed(r)
+	case cluster.Token:
+		a.held = append(a.held, r.event)
+	case cluster.Finished:
+		if r.role == cluster.Decode {
+			a.out.reason = r.event.Reason
+		}
+	case cluster.Accepted, cluster.Progress, cluster.Computed, cluster.Committed:
+	}
+	if !a.verdict.agreed() {
+		return false, nil
+	}
+	return a.deliver(), nil
+}
+
+// deliver hands over what is held. Requires: the verdicts agree.
+func (a *attempt) deliver() (ended bool) {
+	if !a.agreed {
+		a.agreed = true
+		a.to.agreed(*a.verdict.committed)
+	}
+	for _, e := range a.held {
+		if a.to.token(e) {
+			a.out.reason = ""
+			return true
+		}
+	}
+	a.held = a.held[:0]
+	return a.verdict.finished
+}
+
+// closed looks at the end of a stream. Prefill's is of no importance once its
+// verdict is in: decode has the pages and has verified them.
+func (a *attempt) closed(r report) error {
+	if r.role == cluster.Prefill && a.verdict.computed != nil || r.role == cluster.Decode && a.verdict.finished {
+		return nil
+	}
+	if errors.Is(r.err, io.EOF) {
+		return a.verdict.fail(checkOrder, "%s ended its stream without a verdict", r.role)
+	}
+	if fault.Of(r.err) == fault.Unavailable {
+		a.out.lost = append(a.out.lost, r.role)
+	}
+	return fault.New(fault.Of(r.err), "%s worker %s: %w", r.role, a.verdict.node(r.role), r.err)
+}
+
+// failed looks at a worker's refusal or failure.
+func (a *attempt) failed(r report) error {
+	if r.role == cluster.Prefill && a.verdict.computed != nil {
+		return nil
+	}
+	return fault.New(r.event.Fault, "%s worker %s: %s", r.role, a.verdict.node(r.role), r.event.Reason)
+}
+
+func (v *verdict) node(role cluster.Role) string {
+	if role == cluster.Prefill {
+		return v.job.Prefill
+	}
+	return v.job.Decode
+}

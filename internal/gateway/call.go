@@ -1,0 +1,201 @@
+package gateway
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/bulkhead-kv/bulkhead/internal/admission"
+	"github.com/bulkhead-kv/bulkhead/internal/fault"
+	"github.com/bulkhead-kv/bulkhead/internal/metrics"
+	"github.com/bulkhead-kv/bulkhead/internal/openai"
+	"github.com/bulkhead-kv/bulkhead/internal/tenant"
+)
+
+// form is one of the two shapes of answers.
+type form interface {
+	// begin returns the first events of a stream, before any text.
+	begin() []any
+	// event returns the events of a delta, the finish in one of its own.
+	event(d delta) []any
+	// usage is the event that ends a stream when the client asked for it.
+	usage(u *openai.Usage) any
+	// whole is the answer that doesn't stream, from all deltas in order.
+	whole(deltas []delta, u *openai.Usage) any
+}
+
+// call is one HTTP request for an answer, with all its choices. The handler's
+// goroutine owns it; choices reach it through out and fail.
+type call struct {
+	gateway  *Gateway
+	route    string
+	tenant   *tenant.Tenant
+	options  openai.Options
+	prompts  [][]int32
+	name     string // the answer's id
+	admitted time.Time
+	deadline time.Time
+	choices  []*choice
+	out      *outbox
+
+	dispatched atomic.Bool // a choice got a pair: headers may go
+	cancel     context.CancelCauseFunc
+}
+
+// The causes with which a call ends for want of a client.
+var (
+	errDone = fault.New(fault.Cancelled, "the call has ended")
+	errGone = fault.New(fault.Cancelled, "the client went away")
+	errSlow = fault.New(fault.Cancelled, "the client reads too slowly")
+)
+
+// errStopped ends the calls that still run when the drain's deadline is over.
+var errStopped = fault.New(fault.Unavailable, "the server is stopping")
+
+// answer takes a parsed request through admission, runs it and delivers.
+func (c *call) answer(w http.ResponseWriter, r *http.Request, f func(*call) form) {
+	reservation, err := c.admit()
+	if err != nil {
+		c.gateway.refuse(w, err)
+		return
+	}
+	if w.Header().Get("X-Request-Id") == "" {
+		w.Header().Set("X-Request-Id", c.name)
+	}
+	ctx, release := c.context(r.Context())
+	var running sync.WaitGroup
+	for _, ch := range c.choices {
+		running.Go(func() { ch.run(ctx) })
+	}
+	err = c.deliver(ctx, w, f(c))
+	c.cancel(errDone)
+	running.Wait()
+	release()
+	c.gateway.quotas.settle(reservation, c.spent())
+	c.observe(err)
+}
+
+// admit decides about all choices at once, before any header, identity or
+// place: the ledger can be written, each prompt fits, the tenant may spend it.
+func (c *call) admit() (admission.Reservation, error) {
+	g := c.gateway
+	if err := g.parts.Ledger.Err(); err != nil {
+		g.parts.Log.Error("the ledger can't be written, nothing is admitted", "error", err)
+		return 0, fault.New(fault.Unavailable, "the server's record can't be written")
+	}
+	limit, err := g.dispatch.limit()
+	if err != nil {
+		return 0, err
+	}
+	grants := make([]int, len(c.prompts))
+	total := 0
+	for i, prompt := range c.prompts {
+		grant, err := limit.Decide(len(prompt), c.options.MaxTokens, g.config.ReserveTokens)
+		if err != nil {
+			return 0, err
+		}
+		if grant.Clamped {
+			g.parts.Metrics.Add(metrics.ClampedOutputs, float64(c.options.N))
+		}
+		grants[i] = grant.Output
+		total += (len(prompt) + grant.Output) * c.options.N
+	}
+	c.admitted = g.parts.Now()
+	c.deadline = c.admitted.Add(g.config.RequestTimeout)
+	reservation, err := g.quotas.reserve(c.tenant, admission.Ask{
+		Choices: len(c.prompts) * c.options.N, Tokens: total, Until: c.deadline.Add(time.Minute),
+	})
+	if err != nil {
+		return 0, err
+	}
+	if err := c.queue(grants); err != nil {
+		g.quotas.settle(reservation, 0)
+		return 0, err
+	}
+	return reservation, nil
+}
+
+// queue makes the choices and lets them wait, all or none.
+func (c *call) queue(grants []int) error {
+	var waiters []*waiter
+	for i, prompt := range c.prompts {
+		for range c.options.N {
+			ch := c.gateway.newChoice(c, len(c.choices), prompt, grants[i])
+			c.choices = append(c.choices, ch)
+			waiters = append(waiters, ch.waiter)
+		}
+	}
+	if err := c.gateway.dispatch.enqueue(waiters); err != nil {
+		return err
+	}
+	c.name = c.gateway.name(c.route, c.choices[0].number)
+	for _, ch := range c.choices {
+		ch.record(EntryAccepted, noEvent, 0)
+	}
+	return nil
+}
+
+// context ends with the client's connection, the deadline, the tenant, the
+// gateway or the call itself; its cause says which.
+func (c *call) context(parent context.Context) (ctx context.Context, release func()) {
+	ctx, c.cancel = context.WithCancelCause(context.WithoutCancel(parent))
+	gone := context.AfterFunc(parent, func() { c.cancel(errGone) })
+	timer := time.AfterFunc(c.gateway.config.RequestTimeout, func() {
+		c.cancel(fault.New(fault.Deadline, "the answer took longer than %s", c.gateway.config.RequestTimeout))
+	})
+	stop := context.AfterFunc(c.gateway.stopped, func() { c.cancel(errStopped) })
+	ended := make(chan struct{})
+	go func() {
+		select {
+		case <-c.tenant.Gone():
+			c.cancel(fault.New(fault.Unauthenticated, "the tenant was removed"))
+		case <-ctx.Done():
+		}
+		close(ended)
+	}()
+	return ctx, func() {
+		timer.Stop()
+		stop()
+		gone()
+		<-ended
+	}
+}
+
+// fail ends the whole call: one choice that fails leaves no complete answer.
+func (c *call) fail(err error) { c.cancel(err) }
+
+// spent is what all attempts that were begun cost: the prompt once a choice, and
+// what was generated.
+func (c *call) spent() (tokens int) {
+	for _, ch := range c.choices {
+		if ch.attempt > 0 {
+			tokens += len(ch.prompt)
+		}
+		tokens += ch.delivered
+	}
+	return tokens
+}
+
+// observe counts how the call ended. err is what deliver returned.
+func (c *call) observe(err error) {
+	how := "ok"
+	if err != nil {
+		how = kindOf(err)
+		c.gateway.countFailure(err)
+	}
+	if fault.Of(err) == fault.Cancelled {
+		c.gateway.parts.Metrics.Add(metrics.Disconnects, 1)
+	}
+	c.gateway.parts.Metrics.Observe(metrics.RequestSeconds, c.gateway.parts.Now().Sub(c.admitted).Seconds(), c.route, how)
+}
+
+// usage counts each prompt once and every generated token.
+func (c *call) usage(generated int) *openai.Usage {
+	prompt := 0
+	for _, p := range c.prompts {
+		prompt += len(p)
+	}
+	return openai.NewUsage(prompt, generated)
+}

@@ -1,0 +1,157 @@
+package gateway
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/bulkhead-kv/bulkhead/internal/cluster"
+	"github.com/bulkhead-kv/bulkhead/internal/fault"
+	"github.com/bulkhead-kv/bulkhead/internal/metrics"
+	"github.com/bulkhead-kv/bulkhead/internal/openai"
+	"github.com/bulkhead-kv/bulkhead/internal/tenant"
+)
+
+// serveChat answers POST /v1/chat/completions.
+func (g *Gateway) serveChat(w http.ResponseWriter, r *http.Request) {
+	t, body, err := g.open(w, r)
+	if err != nil {
+		g.refuse(w, err)
+		return
+	}
+	request, err := openai.ParseChat(body)
+	if err == nil {
+		err = g.accept(&request.Options)
+	}
+	if err != nil {
+		g.refuse(w, err)
+		return
+	}
+	prompt, err := g.parts.Text.Chat(request.Messages)
+	if err != nil {
+		g.refuse(w, err)
+		return
+	}
+	g.newCall("chatcmpl", t, request.Options, [][]int32{prompt}).answer(w, r, func(c *call) form { return &chatForm{c} })
+}
+
+// open authenticates, looks at the tenant's quota and reads the body, in this
+// order: who may not ask costs nothing more.
+func (g *Gateway) open(w http.ResponseWriter, r *http.Request) (*tenant.Tenant, []byte, error) {
+	t, err := g.authenticate(r)
+	if err != nil {
+		return nil, nil, err
+	}
+	if g.draining.Load() {
+		return nil, nil, errStopped
+	}
+	if err := g.quotas.check(t); err != nil {
+		return nil, nil, err
+	}
+	body, err := g.readBody(w, r)
+	return t, body, err
+}
+
+// accept counts the dropped fields, and refuses an unknown model and what
+// names tokens that the model doesn't have.
+func (g *Gateway) accept(o *openai.Options) error {
+	for _, field := range o.Dropped {
+		g.parts.Metrics.Add(metrics.DroppedFields, 1, field)
+	}
+	if err := g.knowsModel(o.Model); err != nil {
+		return err
+	}
+	for id := range o.Sampling.LogitBias {
+		if int(id) >= g.parts.Text.Vocabulary() {
+			return fault.New(fault.Invalid, "logit_bias names a token id over %d, the last of the model", g.parts.Text.Vocabulary()-1)
+		}
+	}
+	return nil
+}
+
+func (g *Gateway) knowsModel(name string) error {
+	if name != g.config.Model {
+		return fault.New(fault.NotFound, "no such model; known: %s", g.config.Model)
+	}
+	return nil
+}
+
+func (g *Gateway) newCall(route string, t *tenant.Tenant, o openai.Options, prompts [][]int32) *call {
+	return &call{gateway: g, route: route, tenant: t, options: o, prompts: prompts, out: newOutbox(g.config.OutboxBytesMax)}
+}
+
+// chatForm is the form of chat completions.
+type chatForm struct{ call *call }
+
+func (f *chatForm) chunk(choices ...openai.ChunkChoice) openai.ChatChunk {
+	return openai.ChatChunk{ID: f.call.name, Object: "chat.completion.chunk", Created: f.call.admitted.Unix(),
+		Model: f.call.gateway.config.Model, Choices: choices, Usage: openai.StreamUsage{Asked: f.call.options.IncludeUsage}}
+}
+
+// begin gives each choice its role, once.
+func (f *chatForm) begin() (events []any) {
+	for i := range f.call.choices {
+		empty := ""
+		events = append(events, f.chunk(openai.ChunkChoice{Index: i, Delta: openai.Delta{Role: "assistant", Content: &empty}}))
+	}
+	return events
+}
+
+func (f *chatForm) event(d delta) (events []any) {
+	if d.piece.text != "" || len(d.piece.tokens) > 0 {
+		events = append(events, f.chunk(openai.ChunkChoice{Index: d.choice, Delta: openai.Delta{Content: &d.piece.text}, Logprobs: f.logprobs(d.piece.tokens)}))
+	}
+	if d.finish != "" {
+		events = append(events, f.chunk(openai.ChunkChoice{Index: d.choice, FinishReason: &d.finish}))
+	}
+	return events
+}
+
+func (f *chatForm) usage(u *openai.Usage) any {
+	chunk := f.chunk()
+	chunk.Choices = []openai.ChunkChoice{}
+	chunk.Usage.Usage = u
+	return chunk
+}
+
+func (f *chatForm) whole(deltas []delta, u *openai.Usage) any {
+	texts := make([]strings.Builder, len(f.call.choices))
+	answer := openai.ChatCompletion{ID: f.call.name, Object: "chat.completion", Created: f.call.admitted.Unix(),
+		Model: f.call.gateway.config.Model, Choices: make([]openai.ChatChoice, len(f.call.choices)), Usage: u}
+	for i := range answer.Choices {
+		answer.Choices[i] = openai.ChatChoice{Index: i, Message: openai.ChatMessage{Role: "assistant"}, Logprobs: f.logprobs(nil)}
+	}
+	for _, d := range deltas {
+		choice := &answer.Choices[d.choice]
+		texts[d.choice].WriteString(d.piece.text)
+		if l := f.logprobs(d.piece.tokens); l != nil {
+			choice.Logprobs.Content = append(choice.Logprobs.Content, l.Content...)
+		}
+		if d.finish != "" {
+			choice.FinishReason = d.finish
+		}
+	}
+	for i := range answer.Choices {
+		answer.Choices[i].Message.Content = texts[i].String()
+	}
+	return answer
+}
+
+// logprobs is nil when the client didn't ask.
+func (f *chatForm) logprobs(tokens []tokenText) *openai.ChatLogprobs {
+	if f.call.options.Sampling.Logprobs == cluster.NoLogprobs {
+		return nil
+	}
+	l := &openai.ChatLogprobs{Content: make([]openai.TokenLogprob, 0, len(tokens))}
+	for _, t := range tokens {
+		top := make([]openai.TopLogprob, 0, len(t.logprob.Top))
+		for _, alternative := range t.logprob.Top {
+			bytes := f.call.gateway.parts.Text.Piece(alternative.Token)
+			top = append(top, openai.TopLogprob{Token: printable(bytes), Logprob: alternative.Logprob, Bytes: bytes})
+		}
+		l.Content = append(l.Content, openai.TokenLogprob{Token: printable(t.bytes), Logprob: t.logprob.Logprob, Bytes: t.bytes, Top: top})
+	}
+	return l
+}
+
+// printable is a token's bytes as valid UTF-8; its exact bytes stand beside it.
+func printable(bytes []byte) string { return strings.ToValidUTF8(string(bytes), "\uFFFD") }

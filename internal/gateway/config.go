@@ -1,0 +1,113 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Config bounds what the gateway does. Default gives working values, Validate
+// names every mistake.
+type Config struct {
+	// Model is the name under which the model is served; Owner stands beside it
+	// in /v1/models.
+	Model string
+	Owner string
+	// ContextTokens is the served context; 0: as much as the workers hold.
+	ContextTokens int
+	// ReserveTokens is the output granted when a client names no maximum.
+	ReserveTokens int
+
+	// BodyBytesMax bounds a request's body, BodyTimeout the time it takes to come.
+	BodyBytesMax int64
+	BodyTimeout  time.Duration
+	// RequestTimeout is the time from admission to the end of the answer.
+	RequestTimeout time.Duration
+
+	// QueueMax bounds the choices that wait for workers, TenantQueueMax those of
+	// one tenant, QueueTimeout their wait. OutageTimeout is how long a choice
+	// waits while no pair of workers can serve at all. RetryAfter is told to those
+	// who find the queue full.
+	QueueMax       int
+	TenantQueueMax int
+	QueueTimeout   time.Duration
+	OutageTimeout  time.Duration
+	RetryAfter     time.Duration
+	// BusyRetriesMax bounds how often a choice whose workers were busy is given
+	// to a pair again, BusyBackoff is the first pause before that; it doubles.
+	BusyRetriesMax int
+	BusyBackoff    time.Duration
+
+	// KeepAlive is the time between comments in a stream with nothing to say.
+	KeepAlive time.Duration
+	// WriteTimeout bounds one write to a client, OutboxBytesMax what waits for it.
+	WriteTimeout   time.Duration
+	OutboxBytesMax int
+
+	// FreshFor is how old a worker's state may be, AvoidFor how long a worker
+	// that was lost is taken last.
+	FreshFor time.Duration
+	AvoidFor time.Duration
+	// ReadyFor is how old the last real transfer may be; a pair that carried none
+	// for ProbeEvery is probed, for at most ProbeTimeout.
+	ReadyFor     time.Duration
+	ProbeEvery   time.Duration
+	ProbeTimeout time.Duration
+
+	// HeaderTimeout, IdleTimeout and HeaderBytesMax bound a connection,
+	// DrainTimeout the end of running answers when the gateway stops.
+	HeaderTimeout  time.Duration
+	IdleTimeout    time.Duration
+	HeaderBytesMax int
+	DrainTimeout   time.Duration
+}
+
+// Default is a Config that lacks the model's name only.
+func Default() Config {
+	return Config{
+		Owner: "bulkhead", ReserveTokens: 1024,
+		BodyBytesMax: 16 << 20, BodyTimeout: 30 * time.Second, RequestTimeout: 10 * time.Minute,
+		QueueMax: 1024, TenantQueueMax: 256, QueueTimeout: 30 * time.Second, OutageTimeout: 3 * time.Second,
+		RetryAfter: 2 * time.Second, BusyRetriesMax: 6, BusyBackoff: 50 * time.Millisecond,
+		KeepAlive: 10 * time.Second, WriteTimeout: 20 * time.Second, OutboxBytesMax: 256 << 10,
+		FreshFor: 5 * time.Second, AvoidFor: 5 * time.Second,
+		ReadyFor: 30 * time.Second, ProbeEvery: 10 * time.Second, ProbeTimeout: 10 * time.Second,
+		HeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, HeaderBytesMax: 64 << 10, DrainTimeout: 30 * time.Second,
+	}
+}
+
+// Validate names all mistakes.
+func (c Config) Validate() error {
+	var errs []error
+	if c.Model == "" {
+		errs = append(errs, errors.New("gateway: the model has no name"))
+	}
+	for _, f := range []struct {
+		name      string
+		value, lo int64
+	}{
+		{"context tokens", int64(c.ContextTokens), 0}, {"reserve tokens", int64(c.ReserveTokens), 1},
+		{"body bytes", c.BodyBytesMax, 1}, {"queue length", int64(c.QueueMax), 1},
+		{"tenant queue length", int64(c.TenantQueueMax), 1}, {"busy retries", int64(c.BusyRetriesMax), 0},
+		{"outbox bytes", int64(c.OutboxBytesMax), 1}, {"header bytes", int64(c.HeaderBytesMax), 1},
+	} {
+		if f.value < f.lo {
+			errs = append(errs, fmt.Errorf("gateway: %s is %d, it must be at least %d", f.name, f.value, f.lo))
+		}
+	}
+	for _, f := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"body timeout", c.BodyTimeout}, {"request timeout", c.RequestTimeout}, {"queue timeout", c.QueueTimeout},
+		{"outage timeout", c.OutageTimeout}, {"retry after", c.RetryAfter}, {"busy back-off", c.BusyBackoff},
+		{"keep-alive", c.KeepAlive}, {"write timeout", c.WriteTimeout}, {"fresh for", c.FreshFor}, {"avoid for", c.AvoidFor},
+		{"ready for", c.ReadyFor}, {"probe every", c.ProbeEvery}, {"probe timeout", c.ProbeTimeout},
+		{"header timeout", c.HeaderTimeout}, {"idle timeout", c.IdleTimeout}, {"drain timeout", c.DrainTimeout},
+	} {
+		if f.value <= 0 {
+			errs = append(errs, fmt.Errorf("gateway: %s is %s, it must be over 0", f.name, f.value))
+		}
+	}
+	return errors.Join(errs...)
+}

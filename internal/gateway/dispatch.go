@@ -1,0 +1,338 @@
+package gateway
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/bulkhead-kv/bulkhead/internal/admission"
+	"github.com/bulkhead-kv/bulkhead/internal/cluster"
+	"github.com/bulkhead-kv/bulkhead/internal/fault"
+	"github.com/bulkhead-kv/bulkhead/internal/metrics"
+	"github.com/bulkhead-kv/bulkhead/internal/router"
+	"github.com/bulkhead-kv/bulkhead/kv"
+)
+
+// dispatcher holds the choices that wait, and counts what the running ones hold
+// at each worker. A turn goes to the queue's head as soon as a pair has room for
+// it; who is behind the head waits, so that nobody is passed over for ever.
+type dispatcher struct {
+	config  Config
+	workers Cluster
+	metrics *metrics.Set
+	now     func() time.Time
+
+	mu      sync.Mutex // protects all below
+	queue   *admission.Queue
+	waiting map[uint64]*waiter
+	loads   map[string]load
+	losses  map[string]loss
+	running int
+	// outage is since when no pair can serve at all, and why.
+	outage    time.Time
+	outageErr error
+}
+
+// load is what this gateway's running choices hold at a worker.
+type load struct{ pages, tokens int }
+
+// loss is the last time a worker was lost, in that epoch of it.
+type loss struct {
+	epoch kv.Epoch
+	at    time.Time
+}
+
+// waiter is one choice that waits. Its ticket's id is its request's number.
+type waiter struct {
+	ticket admission.Ticket
+	need   router.Need
+	since  time.Time
+	turn   chan turn // holds 1: the sender never blocks
+}
+
+type turn struct {
+	lease *lease
+	err   error
+}
+
+// lease is a turn: a pair of workers, and what is counted there until release.
+type lease struct {
+	dispatcher *dispatcher
+	pair       router.Pair
+	waited     time.Duration
+
+	prefill, decode load // still counted; protected by dispatcher.mu
+}
+
+func newDispatcher(config Config, workers Cluster, set *metrics.Set, now func() time.Time) *dispatcher {
+	return &dispatcher{
+		config: config, workers: workers, metrics: set, now: now,
+		queue: admission.NewQueue(admission.QueueConfig{
+			TicketsMax: config.QueueMax, TenantTicketsMax: config.TenantQueueMax, RetryAfter: config.RetryAfter,
+		}),
+		waiting: map[uint64]*waiter{}, loads: map[string]load{}, losses: map[string]loss{},
+	}
+}
+
+// limit is the effective context limit now: over every worker that was ever
+// heard of, so that it doesn't move when one restarts.
+func (d *dispatcher) limit() (admission.Limit, error) {
+	known := capacities(d.workers.Status())
+	if len(known) == 0 {
+		return admission.Limit{}, fault.New(fault.Unavailable, "no worker is known yet")
+	}
+	return admission.Effective(d.config.ContextTokens, known), nil
+}
+
+// capacities describes the workers that were ever heard of.
+func capacities(members []cluster.Member) (known []admission.Worker) {
+	for _, m := range members {
+		if m.Epoch != 0 {
+			known = append(known, capacityOf(m))
+		}
+	}
+	return known
+}
+
+func capacityOf(m cluster.Member) admission.Worker {
+	return admission.Worker{
+		Node: m.Node, Role: m.Role.String(), ContextTokens: m.Limits.ContextTokens, ServedTokens: m.Limits.ServedTokens,
+		PoolPages: m.Limits.PoolPages, ReservedPages: m.Limits.ReservedPages, UsablePages: m.Limits.UsablePages,
+		PageTokens: m.Limits.PageTokens,
+	}
+}
+
+// enqueue lets all of a call's choices wait, or none.
+func (d *dispatcher) enqueue(waiters []*waiter) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	tickets := make([]admission.Ticket, len(waiters))
+	for i, w := range waiters {
+		tickets[i] = w.ticket
+	}
+	if err := d.queue.Push(tickets...); err != nil {
+		return err
+	}
+	for _, w := range waiters {
+		d.waiting[w.ticket.ID] = w
+	}
+	d.pump()
+	return nil
+}
+
+// requeue gives a choice its place back after a pair could not take it.
+func (d *dispatcher) requeue(w *waiter) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	w.since = d.now()
+	d.queue.PushBack(w.ticket)
+	d.waiting[w.ticket.ID] = w
+	d.pump()
+}
+
+// wait returns the choice's lease. Whatever it returns, the choice waits no more.
+func (d *dispatcher) wait(ctx context.Context, w *waiter) (*lease, error) {
+	select {
+	case t := <-w.turn:
+		return t.lease, t.err
+	case <-ctx.Done():
+	}
+	d.leave(w)
+	return nil, context.Cause(ctx)
+}
+
+// leave takes a waiter out; a turn that it got meanwhile goes back.
+func (d *dispatcher) leave(w *waiter) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.forget(w)
+	select {
+	case t := <-w.turn:
+		if t.lease != nil {
+			d.free(t.lease)
+		}
+	default:
+	}
+	d.pump()
+}
+
+func (d *dispatcher) forget(w *waiter) {
+	if d.waiting[w.ticket.ID] == w {
+		delete(d.waiting, w.ticket.ID)
+		d.queue.Remove(w.ticket.Tenant, w.ticket.ID)
+	}
+}
+
+// sweep gives turns after a change of the workers and ends waits that took too long.
+func (d *dispatcher) sweep() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.pump()
+	now := d.now()
+	for _, w := range d.waiting {
+		waited := now.Sub(w.since)
+		switch {
+		case !d.outage.IsZero() && min(waited, now.Sub(d.outage)) >= d.config.OutageTimeout:
+			d.forget(w)
+			w.turn <- turn{err: d.outageErr}
+		case waited >= d.config.QueueTimeout:
+			d.forget(w)
+			w.turn <- turn{err: fault.New(fault.Unavailable, "no room at the workers for %s", d.config.QueueTimeout)}
+		}
+	}
+}
+
+// pump gives turns while the head of the queue fits. Requires mu.
+func (d *dispatcher) pump() {
+	members := d.workers.Status()
+	now := d.now()
+	rules := d.rules(members)
+	defer d.note()
+	for {
+		head, ok := d.queue.Head()
+		if !ok {
+			return
+		}
+		w := d.waiting[head.ID]
+		prefill, decode := d.candidates(members)
+		pair, err := router.Pick(now, prefill, decode, w.need, rules)
+		d.noteOutage(now, err)
+		if err != nil {
+			return
+		}
+		d.queue.Pop()
+		delete(d.waiting, head.ID)
+		w.turn <- turn{lease: d.lease(pair, w, now)}
+	}
+}
+
+func (d *dispatcher) note() {
+	d.metrics.Set(metrics.QueueTickets, float64(d.queue.Len()))
+	d.metrics.Set(metrics.RunningTickets, float64(d.running))
+}
+
+func (d *dispatcher) noteOutage(now time.Time, err error) {
+	switch {
+	case err == nil || fault.Of(err) != fault.Unavailable:
+		d.outage, d.outageErr = time.Time{}, nil
+	case d.outage.IsZero():
+		d.outage, d.outageErr = now, err
+	default:
+		d.outageErr = err
+	}
+}
+
+func (d *dispatcher) lease(pair router.Pair, w *waiter, now time.Time) *lease {
+	l := &lease{dispatcher: d, pair: pair, waited: now.Sub(w.since),
+		prefill: load{pagesFor(w.need.PromptTokens, pair.Prefill), w.need.PromptTokens},
+		decode:  load{pagesFor(w.need.StoredTokens, pair.Decode), w.need.StoredTokens}}
+	d.charge(pair.Prefill.Node, l.prefill, 1)
+	d.charge(pair.Decode.Node, l.decode, 1)
+	d.running++
+	return l
+}
+
+func pagesFor(tokens int, w router.Worker) int { return (tokens + w.PageTokens - 1) / w.PageTokens }
+
+func (d *dispatcher) charge(node string, l load, sign int) {
+	held := d.loads[node]
+	d.loads[node] = load{held.pages + sign*l.pages, held.tokens + sign*l.tokens}
+}
+
+// handedOver ends what the choice held at prefill: the pages are decode's now.
+func (l *lease) handedOver() {
+	d := l.dispatcher
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.charge(l.pair.Prefill.Node, l.prefill, -1)
+	l.prefill = load{}
+	d.pump()
+}
+
+// release ends the lease.
+func (l *lease) release() {
+	d := l.dispatcher
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.free(l)
+	d.pump()
+}
+
+// free requires mu.
+func (d *dispatcher) free(l *lease) {
+	d.charge(l.pair.Prefill.Node, l.prefill, -1)
+	d.charge(l.pair.Decode.Node, l.decode, -1)
+	l.prefill, l.decode = load{}, load{}
+	d.running--
+}
+
+// lost notes that a worker was lost, so that others are taken first.
+func (d *dispatcher) lost(w router.Worker) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.losses[w.Node] = loss{w.Epoch, d.now()}
+}
+
+// rules are those of the served limit now.
+func (d *dispatcher) rules(members []cluster.Member) router.Rules {
+	limit := admission.Effective(d.config.ContextTokens, capacities(members))
+	return router.Rules{FreshFor: d.config.FreshFor, AvoidFor: d.config.AvoidFor, LimitTokens: limit.Tokens}
+}
+
+// candidates splits the members by role. Requires mu.
+func (d *dispatcher) candidates(members []cluster.Member) (prefill, decode []router.Worker) {
+	for _, m := range members {
+		w := d.candidate(m)
+		switch m.Role {
+		case cluster.Prefill:
+			prefill = append(prefill, w)
+		case cluster.Decode:
+			decode = append(decode, w)
+		}
+	}
+	return prefill, decode
+}
+
+func (d *dispatcher) candidate(m cluster.Member) router.Worker {
+	w := router.Worker{
+		Node: m.Node, Epoch: m.Epoch, Fingerprint: m.Fingerprint, Up: m.Up, Draining: m.Draining, Seen: m.Seen,
+		UsableTokens: capacityOf(m).UsableTokens(), UsablePages: m.Limits.UsablePages, PageTokens: m.Limits.PageTokens,
+		QueuedTokens: m.QueuedTokens, HeldPages: d.loads[m.Node].pages, HeldTokens: d.loads[m.Node].tokens,
+	}
+	if l := d.losses[m.Node]; l.epoch == m.Epoch {
+		w.LastFailure = l.at
+	}
+	for _, p := range m.Peers {
+		if !p.Up {
+			w.UnseenPeers = append(w.UnseenPeers, p.Node)
+		}
+	}
+	return w
+}
+
+// pairs lists the pairs that may serve now.
+func (d *dispatcher) pairs() []router.Pair {
+	members := d.workers.Status()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	prefill, decode := d.candidates(members)
+	return router.Pairs(d.now(), prefill, decode, d.rules(members))
+}
+
+// view describes each member as the router sees it, in order.
+func (d *dispatcher) view(members []cluster.Member) ([]router.Worker, router.Rules) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	workers := make([]router.Worker, len(members))
+	for i, m := range members {
+		workers[i] = d.candidate(m)
+	}
+	return workers, d.rules(members)
+}
+
+// queued is the number of choices that wait.
+func (d *dispatcher) queued() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.queue.Len()
+}

@@ -1,0 +1,77 @@
+package gateway
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/bulkhead-kv/bulkhead/internal/openai"
+)
+
+// model describes the served model; its context is the effective limit, which is
+// 0 until a worker is known.
+func (g *Gateway) model() openai.Model {
+	limit, _ := g.dispatch.limit() // an unknown limit is shown as 0
+	return openai.Model{ID: g.config.Model, Object: "model", Created: g.started.Unix(), OwnedBy: g.config.Owner,
+		ContextLength: limit.Tokens, MaxModelLen: limit.Tokens}
+}
+
+// serveModels answers GET /v1/models.
+func (g *Gateway) serveModels(w http.ResponseWriter, r *http.Request) {
+	if _, err := g.authenticate(r); err != nil {
+		g.refuse(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, openai.ModelList{Object: "list", Data: []openai.Model{g.model()}})
+}
+
+// serveModel answers GET /v1/models/{id}; an id may have slashes.
+func (g *Gateway) serveModel(w http.ResponseWriter, r *http.Request) {
+	_, err := g.authenticate(r)
+	if err == nil {
+		err = g.knowsModel(strings.TrimPrefix(r.URL.Path, "/v1/models/"))
+	}
+	if err != nil {
+		g.refuse(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, g.model())
+}
+
+// serveTokenize answers POST /tokenize: the ids that a prompt or a conversation
+// has. It needs a tenant's key, because it costs work.
+func (g *Gateway) serveTokenize(w http.ResponseWriter, r *http.Request) {
+	_, body, err := g.open(w, r)
+	if err != nil {
+		g.refuse(w, err)
+		return
+	}
+	request, err := openai.ParseTokenize(body)
+	if err == nil && request.Model != "" {
+		err = g.knowsModel(request.Model)
+	}
+	if err != nil {
+		g.refuse(w, err)
+		return
+	}
+	var ids []int32
+	if request.Messages != nil {
+		ids, err = g.parts.Text.Chat(request.Messages)
+	} else {
+		ids, err = g.parts.Text.Prompt(request.Prompt)
+	}
+	if err != nil {
+		g.refuse(w, err)
+		return
+	}
+	limit, _ := g.dispatch.limit() // an unknown limit is shown as 0
+	answer := openai.Tokenized{Count: len(ids), MaxModelLen: limit.Tokens, Tokens: ids}
+	if answer.Tokens == nil {
+		answer.Tokens = []int32{}
+	}
+	if request.Pieces {
+		for _, id := range ids {
+			answer.Pieces = append(answer.Pieces, printable(g.parts.Text.Piece(id)))
+		}
+	}
+	writeJSON(w, http.StatusOK, answer)
+}

@@ -1,0 +1,91 @@
+package gateway
+
+import (
+	"net/http"
+
+	"github.com/bulkhead-kv/bulkhead/internal/cluster"
+	"github.com/bulkhead-kv/bulkhead/internal/metrics"
+	"github.com/bulkhead-kv/bulkhead/internal/router"
+)
+
+// serveMetrics answers GET /metrics. It takes no key: nothing in it names a
+// tenant or holds anything that a client sent.
+func (g *Gateway) serveMetrics(w http.ResponseWriter, r *http.Request) {
+	g.parts.Metrics.Handler(g.refreshGauges).ServeHTTP(w, r)
+}
+
+// refreshGauges sets the gauges that are read rather than counted.
+func (g *Gateway) refreshGauges() {
+	set := g.parts.Metrics
+	limit, _ := g.dispatch.limit() // an unknown limit is shown as 0
+	set.Set(metrics.ContextLimit, float64(limit.Tokens))
+	ready, _ := g.Ready()
+	set.Set(metrics.Ready, number(ready))
+	set.Set(metrics.LedgerFailed, number(g.parts.Ledger.Err() != nil))
+	set.Set(metrics.TenantsKnown, float64(g.parts.Tenants.Count()))
+	age, ok := g.health.age()
+	if !ok {
+		age = -1e9 // one second before: "never"
+	}
+	set.Set(metrics.LastTransfer, age.Seconds())
+	g.refreshWorkers()
+}
+
+func number(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// refreshWorkers sets what the gateway knows of each worker anew.
+func (g *Gateway) refreshWorkers() {
+	set := g.parts.Metrics
+	for _, name := range []metrics.Name{metrics.WorkerUp, metrics.WorkerRoutable, metrics.WorkerSeenAge, metrics.WorkerRunning,
+		metrics.WorkerWaiting, metrics.WorkerQueued, metrics.WorkerPages, metrics.WorkerLimitTokens, metrics.WorkerPeerUp,
+		metrics.WorkerHeldPages} {
+		set.Clear(name)
+	}
+	members := g.parts.Cluster.Status()
+	candidates, rules := g.dispatch.view(members)
+	running, waiting, used, usable := 0, 0, 0, 0
+	for i, m := range members {
+		g.refreshWorker(m, candidates[i], rules)
+		if m.Role == cluster.Decode {
+			running += m.Running
+			waiting += m.Waiting
+			usable += m.Limits.UsablePages
+			used += max(m.Limits.UsablePages-m.FreePages, 0)
+		}
+	}
+	set.Set(metrics.ModelRunning, float64(running), g.config.Model)
+	set.Set(metrics.ModelWaiting, float64(waiting+g.dispatch.queued()), g.config.Model)
+	set.Set(metrics.ModelKVUsage, float64(used)/float64(max(usable, 1)), g.config.Model)
+}
+
+func (g *Gateway) refreshWorker(m cluster.Member, w router.Worker, rules router.Rules) {
+	set, now := g.parts.Metrics, g.parts.Now()
+	labels := []string{m.Node, m.Role.String()}
+	set.Set(metrics.WorkerUp, number(m.Up), labels...)
+	set.Set(metrics.WorkerRoutable, number(w.Excluded(now, rules) == ""), labels...)
+	age := -1.0
+	if !m.Seen.IsZero() {
+		age = now.Sub(m.Seen).Seconds()
+	}
+	set.Set(metrics.WorkerSeenAge, age, labels...)
+	set.Set(metrics.WorkerRunning, float64(m.Running), labels...)
+	set.Set(metrics.WorkerWaiting, float64(m.Waiting), labels...)
+	set.Set(metrics.WorkerQueued, float64(m.QueuedTokens), labels...)
+	set.Set(metrics.WorkerLimitTokens, float64(w.UsableTokens), labels...)
+	set.Set(metrics.WorkerHeldPages, float64(w.HeldPages), labels...)
+	for _, pages := range []struct {
+		state string
+		count int
+	}{{"pool", m.Limits.PoolPages}, {"usable", m.Limits.UsablePages}, {"reserved", m.Limits.ReservedPages},
+		{"free", m.FreePages}, {"quarantined", m.QuarantinedPages}} {
+		set.Set(metrics.WorkerPages, float64(pages.count), m.Node, m.Role.String(), pages.state)
+	}
+	for _, p := range m.Peers {
+		set.Set(metrics.WorkerPeerUp, number(p.Up), m.Node, m.Role.String(), p.Node)
+	}
+}
