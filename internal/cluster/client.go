@@ -142,13 +142,8 @@ func (c *Client) notify() {
 
 func dialOptions(w Worker, creds credentials.TransportCredentials, silence time.Duration) []grpc.DialOption {
 	network, address := w.ControlAddress()
-	authority := address
-	if network == "unix" {
-		authority = "localhost"
-	}
 	return []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
-		grpc.WithAuthority(authority),
 		// A dialer of our own also keeps HTTP proxies out of the cluster.
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, network, address)

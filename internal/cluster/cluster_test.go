@@ -178,9 +178,11 @@ func (c *testCluster) client(o Options) *Client {
 	return cl
 }
 
-// await waits until the members are as wanted. The test's own deadline bounds it.
+// await waits until the members are as wanted; the bound is there to name what
+// never came instead of hanging.
 func await(t *testing.T, c *Client, what string, ok func(m map[string]Member) bool) map[string]Member {
 	t.Helper()
+	never := time.After(time.Minute)
 	for {
 		changed := c.Changed()
 		members := map[string]Member{}
@@ -192,8 +194,8 @@ func await(t *testing.T, c *Client, what string, ok func(m map[string]Member) bo
 		}
 		select {
 		case <-changed:
-		case <-t.Context().Done():
-			t.Fatalf("never: %s", what)
+		case <-never:
+			t.Fatalf("never: %s: p1 %q, d1 %q", what, members["p1"].Err, members["d1"].Err)
 		}
 	}
 }
