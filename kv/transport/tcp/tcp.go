@@ -15,16 +15,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync"
-	"time"
 
 	"github.com/bulkhead-kv/bulkhead/kv/transport"
 	"github.com/bulkhead-kv/bulkhead/kv/transport/internal/session"
 )
-
-// greetingsMax bounds the connections that are being greeted at one time; more
-// wait in the listener's backlog.
-const greetingsMax = 64
 
 // Security says how a connection is protected. The zero value is refused.
 type Security struct {
@@ -125,22 +119,12 @@ func greet(ctx context.Context, conn net.Conn, config transport.Config, newDoor 
 	return greeted.Start(newDoor, func(s *session.Session) session.Carrier { return session.NewInline(s) }), nil
 }
 
-// Listener takes links from dialling peers. They appear as the event Up.
-type Listener struct {
-	config   transport.Config
-	security Security
-	newDoor  doorMaker
-	listener net.Listener
-	cancel   context.CancelFunc
-	running  sync.WaitGroup
-}
+// Listener takes links from dialling peers. They appear as the event Up, and
+// what doesn't become a link as Rejected.
+type Listener struct{ inner *session.Listener }
 
 // Listen waits for peers on an address of the form host:port.
 func Listen(addr string, config transport.Config, security Security) (*Listener, error) {
-	return listen(addr, config, security, doors(config.Gate))
-}
-
-func listen(addr string, config transport.Config, security Security, newDoor doorMaker) (*Listener, error) {
 	if err := errors.Join(config.Validate(), security.validate()); err != nil {
 		return nil, err
 	}
@@ -148,75 +132,18 @@ func listen(addr string, config transport.Config, security Security, newDoor doo
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	l := &Listener{config: config, security: security, newDoor: newDoor, listener: listener, cancel: cancel}
-	l.running.Go(func() { l.accept(ctx) })
-	return l, nil
+	return &Listener{session.Listen(listener, config, func(ctx context.Context, conn net.Conn) error {
+		if security.tls != nil {
+			conn = tls.Server(conn, security.tls)
+		}
+		_, err := greet(ctx, conn, config, doors(config.Gate))
+		return err
+	})}, nil
 }
 
 // Addr is where the listener listens.
-func (l *Listener) Addr() net.Addr { return l.listener.Addr() }
+func (l *Listener) Addr() net.Addr { return l.inner.Addr() }
 
 // Close stops taking links and returns when no connection is being greeted any
-// more. Links that exist stay. Events must be taken until it returns.
-func (l *Listener) Close() error {
-	l.cancel()
-	err := l.listener.Close()
-	l.running.Wait()
-	return err
-}
-
-func (l *Listener) accept(ctx context.Context) {
-	places := make(chan struct{}, greetingsMax)
-	for {
-		conn, err := l.listener.Accept()
-		if ctx.Err() != nil {
-			if err == nil {
-				_ = conn.Close() // came in while we were closing; nobody knows of it
-			}
-			return
-		}
-		if err != nil {
-			l.reject(ctx, err)
-			pause(ctx)
-			continue
-		}
-		places <- struct{}{}
-		l.running.Go(func() {
-			l.receive(ctx, conn)
-			<-places
-		})
-	}
-}
-
-// pause keeps a listener that can't accept, for want of descriptors say, from
-// spinning.
-func pause(ctx context.Context) {
-	timer := time.NewTimer(50 * time.Millisecond)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-}
-
-func (l *Listener) receive(ctx context.Context, conn net.Conn) {
-	greeting, cancel := context.WithTimeout(ctx, l.config.HelloTimeout)
-	defer cancel()
-	secured := conn
-	if l.security.tls != nil {
-		secured = tls.Server(conn, l.security.tls)
-	}
-	if _, err := greet(greeting, secured, l.config, l.newDoor); err != nil {
-		l.reject(ctx, errors.Join(err, conn.Close()))
-	}
-}
-
-// reject reports a connection that didn't become a link. When the listener is
-// being closed nobody is interested any more.
-func (l *Listener) reject(ctx context.Context, err error) {
-	select {
-	case l.config.Events <- transport.Event{Kind: transport.Rejected, Err: err}:
-	case <-ctx.Done():
-	}
-}
+// more. Links that exist stay.
+func (l *Listener) Close() error { return l.inner.Close() }

@@ -117,19 +117,23 @@ func testClose(t *testing.T, tr Transport) {
 	target.until(transport.Down)
 }
 
-func testSourceHasNoGate(t *testing.T, tr Transport) {
+func testRoles(t *testing.T, tr Transport) {
 	target, source := newTarget(t), newSource(t)
 	join(t, tr, target, source)
 	g := granted(1, 0, 1)
 	if source.link.Open(g.Grant) == nil {
 		t.Error("a source opens a grant")
 	}
-	if err := target.link.Write(transport.Page{Tag: g.tag(0), Body: g.body(0)}); err == nil {
-		if e := source.until(transport.Down); !errors.Is(e.Err, transport.ErrProtocol) {
-			t.Errorf("a source that was sent a page ended with %v, want %v", e.Err, transport.ErrProtocol)
-		}
-		target.until(transport.Down)
-		return
+	if !source.link.Shut(g.X) {
+		t.Error("a source has a grant to drain")
+	}
+	source.link.Fence(g.X)
+	source.expect(transport.Fenced)
+	if target.link.Write(transport.Page{Tag: g.tag(0), Body: g.body(0)}) == nil {
+		t.Error("a target writes a page")
+	}
+	if source.link.Write(transport.Page{Tag: g.tag(0), Body: g.body(0)[1:]}) == nil {
+		t.Error("a source writes a page that isn't whole")
 	}
 	part(target, source)
 }

@@ -62,7 +62,7 @@ func Run(t *testing.T, tr Transport) {
 		{"a slow taker of events loses nothing", testSlowReader},
 		{"a queue that is full ends the link and accounts for every page", testQueueFull},
 		{"close does not wait for the taker of events", testClose},
-		{"a source may not be sent pages", testSourceHasNoGate},
+		{"a source opens no grants and a target writes no pages", testRoles},
 		{"a stopped peer is fenced at once and its silence ends the link", testStopped},
 		{"a killed peer ends the link", testKilled},
 		{"late writes of aborted transfers corrupt nothing", testStorm},

@@ -6,9 +6,11 @@ import (
 	"github.com/bulkhead-kv/bulkhead/kv/transport"
 )
 
-// item is a message or a page on its way out; neither is a heartbeat.
+// item is a message, a note or a page on its way out; none of them is a
+// heartbeat.
 type item struct {
 	message []byte // wire form
+	note    []byte
 	page    transport.Page
 }
 

@@ -111,11 +111,17 @@ func (s *Session) Send(m transfer.Message) error {
 
 // Write implements transport.Link.
 func (s *Session) Write(p transport.Page) error {
+	if s.door != nil {
+		return fmt.Errorf("write block %d of %v to %q: a target sends no pages", p.Tag.Block, p.Tag.Transfer, s.peer.Node)
+	}
 	if got, want := len(p.Body), s.cfg.Hello.Layout.BodyBytes(); got != want {
 		return fmt.Errorf("write block %d of %v to %q: body of %d bytes, pages have %d", p.Tag.Block, p.Tag.Transfer, s.peer.Node, got, want)
 	}
 	return s.enqueue(item{page: p})
 }
+
+// Note queues a carrier's note, of at most NoteBytesMax and not empty.
+func (s *Session) Note(note []byte) error { return s.enqueue(item{note: note}) }
 
 func (s *Session) enqueue(i item) error {
 	err := s.queue.put(i)
@@ -253,21 +259,29 @@ func (s *Session) write() error {
 
 func (s *Session) writeBatch(batch []item) error {
 	for _, i := range batch {
-		if i.isPage() {
-			if err := s.carrier.Put(s.out, i.page); err != nil {
-				return err
-			}
-			continue
-		}
-		if err := s.carrier.Settle(s.out); err != nil {
+		if err := s.writeItem(i); err != nil {
 			return err
 		}
-		s.out.Message(i.message)
 	}
 	if err := s.carrier.Settle(s.out); err != nil {
 		return err
 	}
 	return s.out.Flush()
+}
+
+func (s *Session) writeItem(i item) error {
+	switch {
+	case i.isPage():
+		return s.carrier.Put(s.out, i.page)
+	case i.note != nil:
+		s.out.Note(i.note)
+		return nil
+	}
+	if err := s.carrier.Settle(s.out); err != nil {
+		return err
+	}
+	s.out.Message(i.message)
+	return nil
 }
 
 func (s *Session) reportWritten(i item, ok bool) {

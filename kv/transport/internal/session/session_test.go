@@ -293,6 +293,31 @@ func TestAPageOfAnotherVersionIsRefused(t *testing.T) {
 	n.close()
 }
 
+func TestAPageForASourceEndsTheLink(t *testing.T) {
+	near, far := net.Pipe()
+	events := make(chan transport.Event)
+	n := &target{t: t, events: events, wire: far}
+	go func() {
+		g, err := session.Greet(context.Background(), near, config(hello(transfer.RolePrefill, "p", 0xe), events, nil))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		g.Start(nil, func(s *session.Session) session.Carrier { return session.NewInline(s) })
+	}()
+	own := message(hello(transfer.RoleDecode, "d", 0xd).Append(nil))
+	if _, err := far.Read(make([]byte, len(own))); err != nil {
+		t.Fatal(err)
+	}
+	n.say(own)
+	n.expect(transport.Up)
+	go n.hear()
+	n.say(frame(tagOf(0))[:kv.HeaderBytes])
+	if e := n.expect(transport.Down); !errors.Is(e.Err, transport.ErrProtocol) {
+		t.Errorf("a source that was sent a page ended with %v, want %v", e.Err, transport.ErrProtocol)
+	}
+}
+
 func TestAPeerThatLeavesInMidPageTearsIt(t *testing.T) {
 	n := greeted(t, nil)
 	go n.hear()
