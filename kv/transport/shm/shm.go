@@ -187,10 +187,17 @@ func identify(conn *net.UnixConn) (*os.File, error) {
 		return nil, fmt.Errorf("identify the peer: %w", err)
 	}
 	process := os.NewFile(uintptr(pidfd), "peer process")
-	if own := os.Geteuid(); int(who.Uid) != own {
-		return nil, errors.Join(fmt.Errorf("shm: the peer is of user %d, we are of user %d", who.Uid, own), process.Close())
+	if err := checkUser(int(who.Uid), os.Geteuid()); err != nil {
+		return nil, errors.Join(err, process.Close())
 	}
 	return process, nil
+}
+
+func checkUser(peer, own int) error {
+	if peer != own {
+		return fmt.Errorf("shm: the peer is of user %d, we are of user %d", peer, own)
+	}
+	return nil
 }
 
 // peerPidfd gives a descriptor of the process that made the other end of a socket.
