@@ -1,0 +1,209 @@
+// Package chatclient talks to a server through its OpenAI API.
+//
+// It knows the part that a person at a terminal needs: the list of models and
+// streamed chat completions, as server-sent events (WHATWG HTML, section 9.2).
+// Any server with that API will do. Where none is up, StartPrivate starts one
+// for the time of a command.
+package chatclient
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+const (
+	answerBytesMax = 64 << 20 // of an answer that is not streamed, and of an error
+	errorTextMax   = 300      // bytes shown of an answer that can't be read
+)
+
+// ErrNoServer says that nothing answers at the address.
+var ErrNoServer = errors.New("no server answers")
+
+// ErrBroken says that an answer's stream ended before its end was announced.
+var ErrBroken = errors.New("the answer broke off")
+
+// APIError is a server's refusal, before or during an answer.
+type APIError struct {
+	Status     int // HTTP status; 0 within a stream
+	Message    string
+	Code       string
+	RetryAfter string // as the server sent it, may be empty
+}
+
+// Error is the server's message with what identifies it.
+func (e *APIError) Error() string {
+	text := e.Message
+	if e.Code != "" {
+		text += " (" + e.Code + ")"
+	}
+	if e.Status != 0 {
+		text = fmt.Sprintf("%d: %s", e.Status, text)
+	}
+	if e.RetryAfter != "" {
+		text += ", try again in " + e.RetryAfter + " s"
+	}
+	return text
+}
+
+// Client speaks to one server.
+type Client struct {
+	base *url.URL // without /v1
+	key  string
+	http *http.Client
+}
+
+// New makes a client for a server's address, with or without /v1 at its end. An
+// empty key sends none.
+func New(address, key string) (*Client, error) {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, fmt.Errorf("server address %q: want http:// or https:// and a host", address)
+	}
+	u.Path = strings.TrimSuffix(strings.TrimRight(u.Path, "/"), "/v1")
+	return &Client{base: u, key: key, http: &http.Client{Transport: http.DefaultTransport.(*http.Transport).Clone()}}, nil
+}
+
+// Address is the server's address, for messages.
+func (c *Client) Address() string { return c.base.Scheme + "://" + c.base.Host + c.base.Path }
+
+// Close ends idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Models lists the names of the models that the server has.
+func (c *Client) Models(ctx context.Context) ([]string, error) {
+	response, err := c.do(ctx, http.MethodGet, "/v1/models", nil)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	var list struct {
+		Object string
+		Data   []struct{ ID string }
+	}
+	err = json.NewDecoder(io.LimitReader(response.Body, answerBytesMax)).Decode(&list)
+	if err != nil || list.Object != "list" {
+		return nil, fmt.Errorf("server %s: its answer is no list of models", c.Address())
+	}
+	names := make([]string, len(list.Data))
+	for i, m := range list.Data {
+		names[i] = m.ID
+	}
+	return names, nil
+}
+
+// Message is one turn of a conversation.
+type Message struct {
+	Role    string `json:"role"` // "system", "user" or "assistant"
+	Content string `json:"content"`
+}
+
+// Request is what to answer. Nil and zero settings are the server's to choose.
+type Request struct {
+	Model       string    `json:"model"`
+	Messages    []Message `json:"messages"`
+	MaxTokens   int       `json:"max_completion_tokens,omitempty"`
+	Temperature *float64  `json:"temperature,omitempty"`
+	Seed        *int64    `json:"seed,omitempty"`
+}
+
+// Answer is a whole answer. The token counts are 0 if the server gave none.
+type Answer struct {
+	Text         string
+	Finish       string // "stop", "length", ...
+	PromptTokens int
+	OutputTokens int
+}
+
+// Chat asks for an answer and calls emit with each piece of its text. What has
+// been said before an error is in the Answer.
+func (c *Client) Chat(ctx context.Context, r Request, emit func(text string) error) (Answer, error) {
+	body, err := json.Marshal(struct {
+		Request
+		Stream        bool            `json:"stream"`
+		StreamOptions map[string]bool `json:"stream_options"`
+	}{r, true, map[string]bool{"include_usage": true}})
+	if err != nil {
+		return Answer{}, err
+	}
+	response, err := c.do(ctx, http.MethodPost, "/v1/chat/completions", body)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer response.Body.Close()
+	if kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type")); kind != "text/event-stream" {
+		return Answer{}, fmt.Errorf("server %s: it answers with %q, want text/event-stream", c.Address(), kind)
+	}
+	answer, err := readAnswer(response.Body, emit)
+	if err != nil && ctx.Err() != nil {
+		err = ctx.Err() // reading fails in many ways once the context is over
+	}
+	return answer, err
+}
+
+// do sends a request and returns a response of status 200, or the error.
+func (c *Client) do(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.base.JoinPath(path).String(), bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if c.key != "" {
+		req.Header.Set("Authorization", "Bearer "+c.key)
+	}
+	response, err := c.http.Do(req)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if err != nil {
+		if wrapped := new(url.Error); errors.As(err, &wrapped) {
+			err = wrapped.Err
+		}
+		return nil, fmt.Errorf("%w at %s: %w", ErrNoServer, c.Address(), err)
+	}
+	if response.StatusCode != http.StatusOK {
+		defer response.Body.Close()
+		return nil, refusal(response)
+	}
+	return response, nil
+}
+
+func refusal(r *http.Response) error {
+	text, _ := io.ReadAll(io.LimitReader(r.Body, answerBytesMax)) // what there is must do
+	e := parseError(text)
+	if e == nil {
+		e = &APIError{Message: http.StatusText(r.StatusCode)}
+		if shown := strings.ToValidUTF8(string(text[:min(len(text), errorTextMax)]), ""); shown != "" {
+			e.Message = fmt.Sprintf("%s: %q", e.Message, shown)
+		}
+	}
+	e.Status, e.RetryAfter = r.StatusCode, r.Header.Get("Retry-After")
+	return e
+}
+
+// parseError reads {"error": {"message": ..., "code": ...}}; nil if it is something else.
+func parseError(text []byte) *APIError {
+	var body struct {
+		Error *struct {
+			Message string
+			Code    any // a text, a number or null
+		}
+	}
+	if json.Unmarshal(text, &body) != nil || body.Error == nil {
+		return nil
+	}
+	e := &APIError{Message: body.Error.Message}
+	if body.Error.Code != nil {
+		e.Code = fmt.Sprint(body.Error.Code)
+	}
+	return e
+}
