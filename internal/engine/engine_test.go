@@ -48,7 +48,7 @@ func inChunks(t *testing.T, m *model.Model, tokens []int32, chunk, threads int) 
 	t.Helper()
 	pages := newPages(m.Layout(), 2*kv.PagesFor(len(tokens)))
 	tab := table(rand.New(rand.NewPCG(uint64(chunk), uint64(threads))), 0, len(tokens))
-	e := newEngine(t, m, pages, func(c *Config) { c.Threads = threads })
+	e := newEngine(t, m, pages, func(c *Config) { c.Threads, c.TokensMax = threads, max(chunk, c.TokensMax) })
 	logits := logitsRoom(m, len(tokens))
 	for lo := 0; lo < len(tokens); lo += chunk {
 		hi := min(lo+chunk, len(tokens))
