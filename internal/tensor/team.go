@@ -13,8 +13,8 @@ import (
 //
 // A phase is open from the leader's start until the leader has found no more work. A helper joins an open phase by counting
 // itself in, and the leader waits for those that joined, never for one that is parked or not scheduled: with fewer free cores
-// than threads a phase loses speed and nothing else. Between phases helpers spin for spinTime and then park, so that an idle
-// team uses no processor.
+// than threads a phase loses speed and nothing else. Between phases helpers spin, from a moment on by turns with others, and then
+// park, so that an idle team uses no processor.
 //
 // Owner: one goroutine at a time calls Run, and Close after the last Run.
 type Team struct {
@@ -43,12 +43,13 @@ const (
 	// threadsMax bounds the threads of a team.
 	threadsMax = 256
 
-	// spinTime is how long a helper looks for the next phase before it parks.
-	spinTime = 200 * time.Microsecond
-	// pausesHot is how many pauses a waiting thread makes before it lets the system run others between them.
-	pausesHot = 256
-	// pausesWarm is the number of pauses between two such offers.
-	pausesWarm = 64
+	// yieldAfter is how long a waiting thread keeps its processor. A range of work takes less, so a longer wait is for a thread
+	// that lost its own; from then on the system may run others between looks.
+	yieldAfter = 20 * time.Microsecond
+	// parkAfter is how long a helper looks for the next phase before it parks.
+	parkAfter = 500 * time.Microsecond
+	// pausesPerLook is how many pauses lie between two looks at the clock.
+	pausesPerLook = 64
 )
 
 // Thread is one of a team's threads: its number, its share of loops, and scratch memory of its own. A Thread is valid inside
@@ -156,7 +157,7 @@ func (t *Thread) help() {
 			}
 			continue
 		}
-		if w.pause(); w.spent() {
+		if w.pause() > parkAfter {
 			t.park(joined)
 			w = waiter{}
 		}
@@ -175,27 +176,28 @@ func (t *Thread) park(joined uint64) {
 	<-team.wake
 }
 
-// waiter paces a thread that waits: pauses first, then pauses between offers to let others run.
+// waiter paces a thread that waits.
 type waiter struct {
 	pauses int
-	since  time.Time // of the first offer
+	since  time.Time     // of the first look
+	waited time.Duration // at the last look
 }
 
-func (w *waiter) pause() {
+// pause waits a moment and returns how long the waiting has lasted, as of the last look at the clock.
+func (w *waiter) pause() time.Duration {
 	pause()
 	w.pauses++
-	if w.pauses < pausesHot || w.pauses%pausesWarm != 0 {
-		return
+	if w.pauses%pausesPerLook != 0 {
+		return w.waited
 	}
 	if w.since.IsZero() {
 		w.since = time.Now()
 	}
-	osYield()
-}
-
-// spent reports whether the wait has lasted spinTime.
-func (w *waiter) spent() bool {
-	return w.pauses >= pausesHot && w.pauses%pausesWarm == 0 && time.Since(w.since) > spinTime
+	w.waited = time.Since(w.since)
+	if w.waited > yieldAfter {
+		osYield()
+	}
+	return w.waited
 }
 
 // Each calls fn for ranges of at most chunk that together are 0..n-1, shared among the threads of the phase. All threads of a
