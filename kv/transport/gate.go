@@ -189,6 +189,9 @@ func (d *Door) judge(tag kv.Tag) (*grant, int, Refusal) {
 	return g, page, None
 }
 
+// GrantBytes is the size of all pages of the grant whose page was begun.
+func (d *Door) GrantBytes() int { return len(d.placing.Pages) * len(d.frame) }
+
 // Live reports whether the page that was begun may still be filled.
 func (d *Door) Live() bool { return !d.revoked.Load() }
 

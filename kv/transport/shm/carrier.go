@@ -36,6 +36,9 @@ type carrier struct {
 	side    side
 	peer    *os.File // pidfd
 	watch   sync.WaitGroup
+	// streamed is the size of a grant from which on pages are copied past the
+	// cache, immutable.
+	streamed int
 
 	// Of the source's writer.
 	put     uint64
@@ -49,7 +52,7 @@ type carrier struct {
 }
 
 func newCarrier(s *session.Session, r *ring, peer *os.File, side side) *carrier {
-	c := &carrier{session: s, ring: r, side: side, peer: peer, room: make(chan struct{}, 1), stop: make(chan struct{})}
+	c := &carrier{session: s, ring: r, side: side, peer: peer, streamed: cacheBytes() / 2, room: make(chan struct{}, 1), stop: make(chan struct{})}
 	c.watch.Go(c.mourn)
 	return c
 }
@@ -157,14 +160,19 @@ func (c *carrier) takeUpTo(count uint64) error {
 	return nil
 }
 
-// take places one page, by a header that the source can't change any more.
+// take places one page, by a header that the source can't change any more. A
+// grant that wouldn't stay in the cache until it is verified goes past it.
 func (c *carrier) take(frame []byte) error {
 	copy(c.header[:], frame)
-	_, err := c.session.Land(c.header[:], func(into []byte, live func() bool) (bool, error) {
+	return c.session.Land(c.header[:], func(p session.Place) (bool, error) {
 		// One copy is short enough to be waited for.
-		return copy(into, frame[kv.HeaderBytes:]) == len(into) && live(), nil
+		if p.GrantBytes > c.streamed {
+			stream(p.Into, frame[kv.HeaderBytes:])
+		} else {
+			copy(p.Into, frame[kv.HeaderBytes:])
+		}
+		return p.Live(), nil
 	})
-	return err
 }
 
 // tell gives the ring's room back to the source.

@@ -35,3 +35,7 @@ func staged() transporttest.Transport {
 type listener struct{ *shm.Listener }
 
 func (l listener) Addr() string { return l.Listener.Addr().String() }
+
+func BenchmarkGuards(b *testing.B) { transporttest.Benchmark(b, staged()) }
+
+func BenchmarkIdle(b *testing.B) { transporttest.BenchmarkIdle(b, staged()) }

@@ -218,3 +218,7 @@ func TestDialEndsWithItsContext(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func BenchmarkGuards(b *testing.B) { transporttest.Benchmark(b, over(tcp.Plaintext())) }
+
+func BenchmarkIdle(b *testing.B) { transporttest.BenchmarkIdle(b, over(tcp.Plaintext())) }

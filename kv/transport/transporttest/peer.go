@@ -2,6 +2,7 @@ package transporttest
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -57,10 +58,7 @@ func servePeer(tr Transport, layout kv.Layout, in io.Reader, out io.Writer) erro
 		_, err := io.Copy(io.Discard, in)
 		ended <- err
 	}()
-	body := make([]byte, layout.BodyBytes())
-	for i := range body {
-		body[i] = lateByte
-	}
+	pages := newSourcePages(layout)
 	for {
 		select {
 		case err := <-ended:
@@ -71,15 +69,47 @@ func servePeer(tr Transport, layout kv.Layout, in io.Reader, out io.Writer) erro
 				continue
 			}
 			// An error means that the link has ended: the target will see that too.
-			_ = writeAll(e.Link, g, layout, body)
+			_ = pages.writeAll(e.Link, g)
 		}
 	}
 }
 
-func writeAll(link transport.Link, g transfer.Grant, layout kv.Layout, body []byte) error {
+// sourceBytes is how much memory a source's pages take, more than caches hold.
+const sourceBytes = 64 << 20
+
+// sourcePages are what a source sends: different memory, the same bytes, whose
+// root is known beforehand as it is for pages that were just computed.
+type sourcePages struct {
+	layout kv.Layout
+	bodies [][]byte
+	next   int
+	root   kv.Digest
+}
+
+func newSourcePages(layout kv.Layout) *sourcePages {
+	p := &sourcePages{layout: layout}
+	memory := bytes.Repeat([]byte{lateByte}, sourceBytes)
+	for ; len(memory) >= layout.BodyBytes(); memory = memory[layout.BodyBytes():] {
+		p.bodies = append(p.bodies, memory[:layout.BodyBytes()])
+	}
+	p.root = rootOf(layout, p.bodies[0])
+	return p
+}
+
+func rootOf(layout kv.Layout, body []byte) kv.Digest {
+	leaves := make([]kv.Digest, layout.Layers)
+	for l := range leaves {
+		leaves[l] = kv.LeafDigest(body[l*layout.LeafBytes():][:layout.LeafBytes()])
+	}
+	return kv.Root(leaves)
+}
+
+func (p *sourcePages) writeAll(link transport.Link, g transfer.Grant) error {
 	for i := range g.Pages {
-		tag, _ := g.Tag(g.FirstBlock+uint32(i), layout.ID())
-		if err := link.Write(transport.Page{Tag: tag, Sum: testSum, Body: body}); err != nil {
+		tag, _ := g.Tag(g.FirstBlock+uint32(i), p.layout.ID())
+		body := p.bodies[p.next%len(p.bodies)]
+		p.next++
+		if err := link.Write(transport.Page{Tag: tag, Sum: kv.Bind(g.Key, tag, p.root), Body: body}); err != nil {
 			return err
 		}
 	}

@@ -26,7 +26,7 @@ const (
 // testStopped stops the source in the middle of its pages.
 func testStopped(t *testing.T, tr Transport) {
 	p := startPeer(t, tr, "big")
-	target := newTargetOn(t, shapes["big"], mapped(t))
+	target := newTargetOn(t, shapes["big"], slots, mapped(t))
 	target.dial(tr, p.addr, nil)
 	g := grantedIn(shapes["big"], 1, 0, 40)
 	target.open(g)
@@ -61,7 +61,7 @@ func testStopped(t *testing.T, tr Transport) {
 // testKilled kills the source in the middle of its pages.
 func testKilled(t *testing.T, tr Transport) {
 	p := startPeer(t, tr, "big")
-	target := newTargetOn(t, shapes["big"], mapped(t))
+	target := newTargetOn(t, shapes["big"], slots, mapped(t))
 	target.dial(tr, p.addr, nil)
 	g := grantedIn(shapes["big"], 1, 0, 40)
 	target.open(g)
@@ -152,7 +152,7 @@ func harmful(r report) bool { return r.aborts >= 100 && r.corrupted > 0 }
 func storm(t *testing.T, tr Transport, aborts int, memory func(int) []byte, doors func(*node) func(func()) Door, enough func(report) bool) report {
 	random := seed(t)
 	p := startPeer(t, tr, "storm")
-	target := newTargetOn(t, shapes["storm"], memory)
+	target := newTargetOn(t, shapes["storm"], slots, memory)
 	var newDoor func(func()) Door
 	if doors != nil {
 		newDoor = doors(target)
@@ -319,6 +319,9 @@ func (d *unchecked) Begin(header []byte) ([]byte, transport.Refusal) {
 	d.frame = d.pages[tag.Slot]
 	return d.frame[kv.HeaderBytes:], transport.None
 }
+
+// GrantBytes is the size of the slab: an unchecked door knows no grants.
+func (d *unchecked) GrantBytes() int { return len(d.pages) * len(d.frame) }
 
 // Live never takes a page back.
 func (d *unchecked) Live() bool { return true }

@@ -122,11 +122,11 @@ func newNode(t testing.TB, h transfer.Hello) *node {
 func newSource(t testing.TB) *node { return newNode(t, hello(transfer.RolePrefill, "p", 0x50, layout)) }
 
 func newTarget(t testing.TB) *node {
-	return newTargetOn(t, layout, func(n int) []byte { return make([]byte, n) })
+	return newTargetOn(t, layout, slots, func(n int) []byte { return make([]byte, n) })
 }
 
 // newTargetOn makes a target whose slab lies in the memory it is given.
-func newTargetOn(t testing.TB, layout kv.Layout, memory func(n int) []byte) *node {
+func newTargetOn(t testing.TB, layout kv.Layout, slots int, memory func(n int) []byte) *node {
 	n := newNode(t, hello(transfer.RoleDecode, "d", 0xd0, layout))
 	slab := memory(slots * layout.StrideBytes())
 	for i := range slots {

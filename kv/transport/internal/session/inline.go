@@ -45,8 +45,8 @@ func (c *Inline) Page(in *Input) error {
 		return err
 	}
 	rest := c.session.Layout().FrameBytes() - kv.HeaderBytes
-	_, err := c.session.Land(c.header[:], func(into []byte, live func() bool) (bool, error) {
-		n, err := in.Fill(into, live)
+	err := c.session.Land(c.header[:], func(p Place) (bool, error) {
+		n, err := in.Fill(p.Into, p.Live)
 		rest -= n
 		return rest == 0, err
 	})

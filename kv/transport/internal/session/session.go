@@ -32,6 +32,7 @@ import (
 type Door interface {
 	Open(transport.Grant) error
 	Begin(header []byte) ([]byte, transport.Refusal)
+	GrantBytes() int
 	Live() bool
 	End(complete bool, report func(transport.Refusal))
 	Shut(x kv.TransferID, drained func())
@@ -333,26 +334,33 @@ func (s *Session) readFrame() error {
 	return fmt.Errorf("%w: a frame of unknown kind %08x", transport.ErrProtocol, magic)
 }
 
-// Land takes one page through the gate: fill puts body and trailer where it is
-// told, looking at live as it goes, and says whether they are complete. filled is
-// false when the gate refused the page before its first byte. The outcome is
-// reported. Called by the reader only.
-func (s *Session) Land(header []byte, fill func(into []byte, live func() bool) (complete bool, err error)) (filled bool, err error) {
+// Place is where a page goes.
+type Place struct {
+	Into       []byte      // body and trailer
+	GrantBytes int         // of all pages of the grant
+	Live       func() bool // false when the grant has been taken back meanwhile
+}
+
+// Land takes one page through the gate: fill puts body and trailer in their place,
+// looking at Live as it goes, and says whether they are complete. It isn't called
+// for a page that the gate refuses. The outcome is reported. Called by the reader
+// only.
+func (s *Session) Land(header []byte, fill func(Place) (complete bool, err error)) error {
 	if s.door == nil {
-		return false, fmt.Errorf("%w: a page for a source", transport.ErrProtocol)
+		return fmt.Errorf("%w: a page for a source", transport.ErrProtocol)
 	}
 	tag, _ := kv.ParseTag(header)
 	into, refusal := s.door.Begin(header)
 	if refusal != transport.None {
 		s.reportPage(tag, refusal)
-		return false, nil
+		return nil
 	}
-	complete, err := fill(into, s.door.Live)
+	complete, err := fill(Place{Into: into, GrantBytes: s.door.GrantBytes(), Live: s.door.Live})
 	s.door.End(complete && err == nil, func(r transport.Refusal) { s.reportPage(tag, r) })
 	if s.kicked.Swap(false) && err == nil {
 		err = s.conn.SetReadDeadline(time.Time{})
 	}
-	return true, err
+	return err
 }
 
 func (s *Session) reportPage(tag kv.Tag, r transport.Refusal) {
