@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -397,4 +399,22 @@ func (r *run) send(out grpc.ServerStreamingServer[pb.Event]) {
 			r.cancel(fault.New(fault.Cancelled, "request %d attempt %d: the gateway is gone: %w", r.job.Request, r.job.Attempt, err))
 		}
 	}
+}
+
+// Listen opens a worker's control address. A socket that an ended process left
+// behind is replaced; the folder it is in must belong to the operator alone.
+func Listen(w Worker) (net.Listener, error) {
+	network, address := w.ControlAddress()
+	if network == "unix" {
+		if info, err := os.Lstat(address); err == nil && info.Mode().Type() == fs.ModeSocket {
+			if err := os.Remove(address); err != nil {
+				return nil, fmt.Errorf("replace the control socket of %s: %w", w.Name, err)
+			}
+		}
+	}
+	ln, err := net.Listen(network, address)
+	if err != nil {
+		return nil, fmt.Errorf("listen for control of %s: %w", w.Name, err)
+	}
+	return ln, nil
 }
