@@ -1,0 +1,163 @@
+package worker
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/bulkhead-kv/bulkhead/internal/cluster"
+	"github.com/bulkhead-kv/bulkhead/internal/engine"
+	"github.com/bulkhead-kv/bulkhead/internal/fault"
+	"github.com/bulkhead-kv/bulkhead/kv"
+	"github.com/bulkhead-kv/bulkhead/kv/transfer"
+)
+
+// step computes one token of each chosen sequence, checks the pages that were
+// read, and only then samples and lets the tokens out.
+func (d *Decode) step() bool {
+	chunks := d.sched.Step(StepRowsMax, StepRowsMax)
+	if len(chunks) == 0 {
+		return false
+	}
+	rows := make([]engine.Row, len(chunks))
+	running := make([]*sequence, len(chunks))
+	for i, c := range chunks {
+		running[i] = d.byID[c.ID]
+		rows[i] = d.row(running[i], d.logits(i))
+		d.must("hold kernel", d.pool.HoldKernel(running[i].x))
+	}
+	err := d.engine.Step(rows)
+	for i, s := range running {
+		d.must("release kernel", d.pool.ReleaseKernel(s.x))
+		d.advance(s, rows[i].Logits[0], errors.Join(err, rows[i].Err))
+	}
+	return true
+}
+
+// logits is the buffer of row i, made once.
+func (d *Decode) logits(i int) []float32 {
+	for len(d.buffers) <= i {
+		d.buffers = append(d.buffers, make([]float32, d.Model.Config.Vocab))
+	}
+	return d.buffers[i]
+}
+
+func (d *Decode) row(s *sequence, logits []float32) engine.Row {
+	slots := make([]kv.Slot, s.at/kv.PageTokens+1)
+	for i := range slots {
+		slots[i] = s.refs[i].Slot
+	}
+	row := engine.Row{Tokens: []int32{s.last}, Start: s.at, Pages: slots, Logits: [][]float32{logits}}
+	if s.fills() || s.index == 0 {
+		row.Hash = func(page, layer int) { d.slab.HashLeaf(slots[page], layer) }
+	}
+	return row
+}
+
+// fills reports whether the token now computed takes the last lane of its page.
+func (s *sequence) fills() bool { return (s.at+1)%kv.PageTokens == 0 }
+
+// advance takes a step's result in.
+func (d *Decode) advance(s *sequence, logits []float32, err error) {
+	if err == nil && !d.pagesHold(s) {
+		err = fault.New(fault.Corrupt, "decode %s: a page carries a foreign tag or extent", d.Node)
+	}
+	if err != nil {
+		d.fault(s, err)
+		return
+	}
+	if err := d.extend(s); err != nil {
+		d.fault(s, err)
+		return
+	}
+	token, logprobs, err := d.sample(s, logits)
+	if err != nil {
+		d.fault(s, err)
+		return
+	}
+	d.deliver(s, token, logprobs)
+}
+
+func (d *Decode) fault(s *sequence, err error) {
+	d.Log.Error("decode failed", "request", s.Request, "x", s.x, "error", err)
+	d.end(s, err)
+	d.apply(transfer.Fault{X: s.x})
+}
+
+// written is the number of positions that were written before the step at s.at:
+// all of the prompt, or all before the token now computed.
+func (s *sequence) written() int { return max(s.at, len(s.Tokens)) }
+
+// pagesHold compares, for each page that the step read or wrote, the tag at head
+// and tail and the written extent with what the page table says.
+func (d *Decode) pagesHold(s *sequence) bool {
+	for i := range s.at/kv.PageTokens + 1 {
+		tag := d.tag(s, i, s.written())
+		extent, known := d.pool.Extent(s.refs[i])
+		if !known || extent != int(tag.Tokens) || !d.slab.TagOK(s.refs[i].Slot, tag) {
+			return false
+		}
+	}
+	return true
+}
+
+// extend raises the written extent of the page that got the token, and seals the
+// page when it is full. The root of a prompt page that was written again must be
+// the one that was verified: the same token gives the same bytes.
+func (d *Decode) extend(s *sequence) error {
+	i, positions := s.at/kv.PageTokens, max(s.at+1, len(s.Tokens))
+	ref, tag := s.refs[i], d.tag(s, i, positions)
+	if i < len(s.roots) && s.at == len(s.Tokens)-1 && d.slab.Root(ref.Slot) != s.roots[i] {
+		return fault.New(fault.Corrupt, "decode %s: the last prompt token's page differs from what was verified", d.Node)
+	}
+	d.must("write", d.pool.Write(ref, int(tag.Tokens)))
+	if tag.Tokens < kv.PageTokens {
+		d.slab.SetTag(ref.Slot, tag)
+		return nil
+	}
+	d.slab.Seal(ref.Slot, tag, d.poolKey)
+	d.must("seal", d.pool.Seal(ref))
+	return nil
+}
+
+func (d *Decode) sample(s *sequence, logits []float32) (int32, *cluster.TokenLogprobs, error) {
+	choice, err := s.sampler.Next(&d.scratch, logits)
+	if err != nil {
+		return 0, nil, fault.New(fault.Corrupt, "decode %s: %w", d.Node, err)
+	}
+	if s.Sampling.Logprobs == cluster.NoLogprobs {
+		return choice.Token, nil, nil
+	}
+	logprobs := &cluster.TokenLogprobs{Token: choice.Token, Logprob: float32(choice.Logprob)}
+	for _, t := range choice.Top {
+		logprobs.Top = append(logprobs.Top, cluster.Logprob{Token: t.Token, Logprob: float32(t.Logprob)})
+	}
+	return choice.Token, logprobs, nil
+}
+
+// deliver lets a token out, or ends the answer.
+func (d *Decode) deliver(s *sequence, token int32, logprobs *cluster.TokenLogprobs) {
+	if slices.Contains(s.Stop, token) {
+		d.finished(s, cluster.ReasonStop)
+		return
+	}
+	e := d.event(s.job, cluster.Token)
+	e.X, e.Index, e.Token, e.Logprob = s.x, s.index, token, logprobs
+	s.index++
+	d.emit(s, e)
+	if s.over {
+		return
+	}
+	if s.index >= s.MaxTokens {
+		d.finished(s, cluster.ReasonLength)
+		return
+	}
+	s.last, s.at = token, s.at+1
+	d.sched.Extend(s.id, 1)
+}
+
+func (d *Decode) finished(s *sequence, reason string) {
+	e := d.event(s.job, cluster.Finished)
+	e.X, e.Reason = s.x, reason
+	d.endWith(s, e)
+	d.apply(transfer.Finished{X: s.x})
+}

@@ -1,0 +1,198 @@
+package worker
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/bulkhead-kv/bulkhead/internal/cluster"
+	"github.com/bulkhead-kv/bulkhead/internal/ledger"
+	"github.com/bulkhead-kv/bulkhead/internal/model"
+	"github.com/bulkhead-kv/bulkhead/kv/transport"
+	"github.com/bulkhead-kv/bulkhead/kv/transport/tcp"
+)
+
+// notes is a ledger in memory.
+type notes struct {
+	mu      sync.Mutex
+	entries []ledger.Entry
+	err     error
+}
+
+func (n *notes) Append(e ledger.Entry) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.entries = append(n.entries, e)
+	return n.err
+}
+
+func (n *notes) Err() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.err
+}
+
+func (n *notes) fail(err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.err = err
+}
+
+// pair is a prefill and a decode worker with a TCP link between them.
+type pair struct {
+	prefill *Prefill
+	decode  *Decode
+	record  *notes
+	request uint64
+}
+
+type pairConfig struct {
+	prefillPages, decodePages int
+	context                   int
+}
+
+func testConfig(m *model.Model, node string, pages, contextTokens int, record Recorder) Config {
+	return Config{Node: node, Epoch: RandomEpoch(), ModelName: "test", Model: m, Threads: 1, PoolPages: pages + 2, ReservedPages: 2,
+		ContextTokens: contextTokens, Record: record, Log: slog.New(slog.DiscardHandler), DrainMax: 5 * time.Second}
+}
+
+func startPair(t *testing.T, m *model.Model, c pairConfig) *pair {
+	t.Helper()
+	record := &notes{}
+	p, err := NewPrefill(testConfig(m, "p0", c.prefillPages, c.context, record))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := tcp.Listen("127.0.0.1:0", p.Transport(), tcp.Plaintext())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dial := func(ctx context.Context, c transport.Config) (transport.Link, error) {
+		return tcp.Dial(ctx, l.Addr().String(), c, tcp.Plaintext())
+	}
+	d, err := NewDecode(testConfig(m, "d0", c.decodePages, c.context, record), []Source{{"p0", dial}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	for _, run := range []func(context.Context) error{p.Run, d.Run} {
+		running.Go(func() {
+			if err := run(ctx); err != nil {
+				t.Errorf("worker ended: %v", err)
+			}
+		})
+	}
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	pr := &pair{prefill: p, decode: d, record: record}
+	pr.await(t, "a link", func(s cluster.Status) bool { return len(s.Peers) == 1 && s.Peers[0].Up })
+	return pr
+}
+
+// await waits until both workers' statuses satisfy cond.
+func (p *pair) await(t *testing.T, what string, cond func(cluster.Status) bool) {
+	t.Helper()
+	for _, h := range []cluster.Handler{p.prefill.Handler(), p.decode.Handler()} {
+		deadline := time.After(20 * time.Second)
+		for {
+			changed := h.Changed()
+			if cond(h.Status()) {
+				break
+			}
+			select {
+			case <-changed:
+			case <-deadline:
+				t.Fatalf("%s has no %s after 20 s: %+v", h.Status().Node, what, h.Status())
+			}
+		}
+	}
+}
+
+// idle waits until every page is free again.
+func (p *pair) idle(t *testing.T) {
+	t.Helper()
+	p.await(t, "free pool", func(s cluster.Status) bool {
+		return s.FreePages == s.Limits.PoolPages && s.Running == 0 && s.Waiting == 0
+	})
+}
+
+func (p *pair) job(tokens []int32, maxTokens int) cluster.Job {
+	p.request++
+	return cluster.Job{GatewayBoot: 77, Request: p.request, Attempt: 1, Tenant: 5, Prefill: "p0", Decode: "d0", PrefillEpoch: p.prefill.Epoch,
+		DecodeEpoch: p.decode.Epoch, Tokens: tokens, MaxTokens: maxTokens,
+		Sampling: cluster.Sampling{TopP: 1, Repetition: 1, Logprobs: cluster.NoLogprobs}}
+}
+
+// outcome is what both workers said of a job.
+type outcome struct {
+	prefill, decode []cluster.Event
+}
+
+func (o outcome) tokens() (tokens []int32) {
+	for _, e := range o.decode {
+		if e.Kind == cluster.Token {
+			tokens = append(tokens, e.Token)
+		}
+	}
+	return tokens
+}
+
+func last(events []cluster.Event) cluster.Event {
+	if len(events) == 0 {
+		return cluster.Event{}
+	}
+	return events[len(events)-1]
+}
+
+func find(events []cluster.Event, k cluster.EventKind) (cluster.Event, bool) {
+	for _, e := range events {
+		if e.Kind == k {
+			return e, true
+		}
+	}
+	return cluster.Event{}, false
+}
+
+// run gives the job to both workers and waits for both. watch, if set, sees every
+// event as it comes and may cancel.
+func (p *pair) run(ctx context.Context, j cluster.Job, watch func(role cluster.Role, e cluster.Event)) outcome {
+	var o outcome
+	var mu sync.Mutex
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	collect := func(role cluster.Role, into *[]cluster.Event) func(cluster.Event) error {
+		return func(e cluster.Event) error {
+			mu.Lock()
+			*into = append(*into, e)
+			mu.Unlock()
+			if watch != nil {
+				watch(role, e)
+			}
+			if e.Kind == cluster.Failed { // as a gateway does
+				cancel()
+			}
+			return nil
+		}
+	}
+	var both sync.WaitGroup
+	both.Go(func() { _ = p.prefill.Handler().Run(ctx, j, collect(cluster.Prefill, &o.prefill)) })
+	both.Go(func() { _ = p.decode.Handler().Run(ctx, j, collect(cluster.Decode, &o.decode)) })
+	both.Wait()
+	return o
+}
+
+func promptOf(n int) []int32 {
+	tokens := make([]int32, n)
+	for i := range tokens {
+		tokens[i] = int32((i*7 + 3) % 250)
+	}
+	return tokens
+}
