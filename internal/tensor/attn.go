@@ -6,6 +6,9 @@ import "fmt"
 // [head dim][16] f16, lane t being token t, and the values as [16][head dim] f16.
 const PageTokens = 16
 
+// callTokens bounds the tokens of one kernel call, which the scheduler can't interrupt, to well below 100 microseconds.
+const callTokens = 128 * PageTokens
+
 // dimStep is what a head's dimensions are a multiple of.
 const dimStep = 16
 
@@ -54,6 +57,10 @@ func AttnAVPages(pages [][]uint16, at, ldV int, p []float32, ldP, cols int, out 
 		if tokens := min(PageTokens, n-b*PageTokens); len(page) < at+(tokens-1)*ldV+dims {
 			panic(fmt.Sprintf("tensor: page %d of %d values for %d tokens from %d on, %d apart", b, len(page), tokens, at, ldV))
 		}
+	}
+	for ; n > callTokens; n -= callTokens {
+		attnAV(pages, at, ldV, p, ldP, cols, out, ldOut, dims, callTokens)
+		pages, p = pages[callTokens/PageTokens:], p[callTokens:]
 	}
 	attnAV(pages, at, ldV, p, ldP, cols, out, ldOut, dims, n)
 }

@@ -6,6 +6,12 @@ import "math"
 func fma32(a, b, c float32) float32 {
 	p := float64(a) * float64(b) // exact: 24 + 24 bits
 	s := p + float64(c)
+	// A second rounding to 24 bits is harmless unless the first one landed on the middle between two floats, or the result is
+	// so small that the middles lie elsewhere.
+	bits := math.Float64bits(s)
+	if bits&(1<<29-1) != 1<<28 && bits>>52&0x7ff > 1023-126 {
+		return float32(s)
+	}
 	// The sum's rounding error, exactly (Knuth's two-sum). If there is one, round s to odd: then the rounding to 24 bits
 	// below gives what a single rounding of the exact value would have given.
 	v := s - p
@@ -13,7 +19,7 @@ func fma32(a, b, c float32) float32 {
 	if err == 0 || err != err {
 		return float32(s)
 	}
-	if bits := math.Float64bits(s); bits&1 == 0 {
+	if bits&1 == 0 {
 		if err > 0 == (s > 0) {
 			bits++
 		} else {

@@ -8,10 +8,16 @@ import (
 // vecWidth is the number of lanes whose length the vector operations want a multiple of.
 const vecWidth = 8
 
+// checkLen panics if n is not a multiple of the vector width, or an operand is shorter.
 func checkLen(what string, n int, others ...int) {
 	if n%vecWidth != 0 {
 		panic(fmt.Sprintf("tensor: %s of %d values, want a multiple of %d", what, n, vecWidth))
 	}
+	checkRoom(what, n, others...)
+}
+
+// checkRoom panics if an operand is shorter than n.
+func checkRoom(what string, n int, others ...int) {
 	for _, o := range others {
 		if o < n {
 			panic(fmt.Sprintf("tensor: %s of %d values with %d of another operand", what, n, o))
@@ -30,6 +36,7 @@ func RmsNorm(dst, x, w []float32, eps float32) {
 
 // AddTo adds src to dst; the length of src rules.
 func AddTo(dst, src []float32) {
+	checkRoom("sum", len(src), len(dst))
 	dst = dst[:len(src)]
 	n := len(src) &^ (vecWidth - 1)
 	if n > 0 {
@@ -65,6 +72,7 @@ func Softmax(s []float32, n int, scale float32) {
 // RopeNorm turns pairs (x[2i], x[2i+1]) of one head by the angles whose cosines and sines are given, one each a pair: the
 // pairing of the llama architecture in GGUF. Values from 2 len(cos) on stay.
 func RopeNorm(x, cos, sin []float32) {
+	checkRoom("rope", 2*len(cos), len(x), 2*len(sin))
 	x, sin = x[:2*len(cos)], sin[:len(cos)]
 	n := len(cos) &^ (vecWidth - 1)
 	if n > 0 {
@@ -76,6 +84,7 @@ func RopeNorm(x, cos, sin []float32) {
 // RopeNeox turns pairs (x[i], x[i+len(cos)]): the pairing of GPT-NeoX and Qwen. Values from 2 len(cos) on stay.
 func RopeNeox(x, cos, sin []float32) {
 	r := len(cos)
+	checkRoom("rope", 2*r, len(x), 2*len(sin))
 	x, sin = x[:2*r], sin[:r]
 	n := r &^ (vecWidth - 1)
 	if n > 0 {
@@ -86,6 +95,7 @@ func RopeNeox(x, cos, sin []float32) {
 
 // F32toF16 converts src to halves, rounding to nearest even; the length of src rules.
 func F32toF16(dst []uint16, src []float32) {
+	checkRoom("conversion", len(src), len(dst))
 	dst = dst[:len(src)]
 	n := len(src) &^ (vecWidth - 1)
 	if n > 0 {
@@ -96,6 +106,7 @@ func F32toF16(dst []uint16, src []float32) {
 
 // F16toF32 converts halves to float32, exactly; the length of src rules.
 func F16toF32(dst []float32, src []uint16) {
+	checkRoom("conversion", len(src), len(dst))
 	dst = dst[:len(src)]
 	n := len(src) &^ (vecWidth - 1)
 	if n > 0 {
