@@ -60,10 +60,10 @@ func (b *builder) llamaConfig() Config {
 	b.refuseExperts()
 	b.vocab(&c)
 	b.checkHeads(&c)
-	b.rotary(&c)
 	if b.err == nil {
 		b.keep(c.Layout().Validate())
 	}
+	b.rotary(&c)
 	return c
 }
 

@@ -87,7 +87,7 @@ func fillShared(memfd *os.File, f *gguf.File, size int) error {
 	}
 	adviseHuge(mapping)
 	_, err = build(f, &slab{bytes: mapping[shareHeaderBytes:], pack: true})
-	h := shareHeader{slabBytes: uint64(size), fileBytes: uint64(len(f.Bytes())), content: contentDigest(f), head: sha256.Sum256(f.Head())}
+	h := shareHeader{slabBytes: uint64(size), fileBytes: uint64(len(f.Bytes())), content: contentDigest(f), head: headDigest(f)}
 	copy(mapping, h.append(nil))
 	if unmapErr := unix.Munmap(mapping); err == nil {
 		err = unmapErr
@@ -145,7 +145,7 @@ func viewShared(f *gguf.File, mapping []byte) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	if h.fileBytes != uint64(len(f.Bytes())) || h.head != sha256.Sum256(f.Head()) {
+	if h.fileBytes != uint64(len(f.Bytes())) || h.head != headDigest(f) {
 		return nil, fmt.Errorf("packed from another file: of %d bytes, ours has %d", h.fileBytes, len(f.Bytes()))
 	}
 	m, err := build(f, &slab{bytes: mapping[shareHeaderBytes:]})
@@ -161,6 +161,9 @@ func viewShared(f *gguf.File, mapping []byte) (*Model, error) {
 
 // contentDigest covers weights, tokenizer and template alike.
 func contentDigest(f *gguf.File) [sha256.Size]byte { return sha256.Sum256(f.Bytes()) }
+
+// headDigest covers what says where and how the weights lie in the file.
+func headDigest(f *gguf.File) [sha256.Size]byte { return sha256.Sum256(f.Head()) }
 
 func fingerprint(content [sha256.Size]byte, c Config) kv.Fingerprint {
 	b, err := json.Marshal(struct {
