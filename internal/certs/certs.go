@@ -127,6 +127,7 @@ func (m *Material) Server(allowed ...Role) *tls.Config {
 	return &tls.Config{
 		MinVersion:   tls.VersionTLS13,
 		Certificates: []tls.Certificate{m.pair},
+		RootCAs:      m.roots,
 		ClientCAs:    m.roots,
 		ClientAuth:   tls.RequireAndVerifyClientCert,
 		VerifyConnection: func(s tls.ConnectionState) error {
@@ -148,6 +149,7 @@ func (m *Material) Client(want Identity, host string) *tls.Config {
 	return &tls.Config{
 		MinVersion:   tls.VersionTLS13,
 		Certificates: []tls.Certificate{m.pair},
+		ClientCAs:    m.roots,
 		RootCAs:      m.roots,
 		ServerName:   host,
 		VerifyConnection: func(s tls.ConnectionState) error {

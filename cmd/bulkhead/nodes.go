@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bulkhead-kv/bulkhead/internal/cluster"
+	"github.com/bulkhead-kv/bulkhead/internal/node"
+)
+
+const clusterLong = `The cluster file names the model, the workers with their addresses, and the
+certificates by which nodes know each other:
+
+  model: smollm2:135m
+  tls: {ca: certs/ca.pem, cert: "certs/{name}.pem", key: "certs/{name}-key.pem"}
+  gateway: {listen: "127.0.0.1:8080"}
+  workers:
+  - {name: p0, role: prefill, control: "127.0.0.1:7001", transfer: "tcp://127.0.0.1:7101"}
+  - {name: d0, role: decode, control: "127.0.0.1:7002"}
+
+The first SIGTERM or Ctrl-C drains: running requests end, new ones are refused.
+The second ends the process at once.`
+
+// nodeFlags are the flags of every process of a cluster.
+type nodeFlags struct {
+	cluster, ledger, level *string
+	drain                  *time.Duration
+	readyFD                *int
+}
+
+func addNodeFlags(cmd *cobra.Command) nodeFlags {
+	f := nodeFlags{
+		cluster: cmd.Flags().String("cluster", "", "cluster file (required)"),
+		ledger:  cmd.Flags().String("ledger", "", "folder of this node's ledger (default: ledger/NAME in the data folder)"),
+		level:   cmd.Flags().String("log-level", "info", "debug, info, warn or error"),
+		drain:   cmd.Flags().Duration("drain", 30*time.Second, "how long running requests may go on when the process shall end"),
+		readyFD: cmd.Flags().Int("ready-fd", 0, "file descriptor to write a line to when ready"),
+	}
+	_ = cmd.Flags().MarkHidden("ready-fd") // for the supervisor; the flag exists
+	return f
+}
+
+func (f nodeFlags) file() (*cluster.File, error) {
+	if *f.cluster == "" {
+		return nil, usageError{errors.New("--cluster is missing: the file that names model, workers and gateway")}
+	}
+	return cluster.ReadFile(*f.cluster)
+}
+
+func (f nodeFlags) ledgerDir(home, name string) string {
+	if *f.ledger != "" {
+		return *f.ledger
+	}
+	return filepath.Join(home, "ledger", name)
+}
+
+func (f nodeFlags) logger() (*slog.Logger, error) { return logger(*f.level) }
+
+// logger writes structured lines to standard error. Ids and numbers only: what
+// logs it takes care of that.
+func logger(level string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, usageError{fmt.Errorf("log level is %q, want debug, info, warn or error", level)}
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l})), nil
+}
+
+// ready tells the supervisor, if there is one, in one line.
+func (f nodeFlags) ready(line string) {
+	if *f.readyFD > 0 {
+		out := os.NewFile(uintptr(*f.readyFD), "ready")
+		fmt.Fprintln(out, line)
+		out.Close()
+	}
+}
+
+// drainable gives a channel that the first signal closes and a context that the
+// second one ends.
+func drainable(parent context.Context) (ctx context.Context, drain <-chan struct{}, stop func()) {
+	ctx, cancel := context.WithCancel(parent)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	first := make(chan struct{})
+	go func() {
+		for n := 0; ; n++ {
+			select {
+			case <-signals:
+				if n == 0 {
+					close(first)
+					continue
+				}
+				cancel()
+			case <-ctx.Done():
+			}
+			return
+		}
+	}()
+	return ctx, first, func() { signal.Stop(signals); cancel() }
+}
+
+func newWorker(role cluster.Role) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     role.String() + " --cluster FILE --name NODE",
+		Short:   "run a " + role.String() + " worker of a cluster",
+		Long:    "Run one " + role.String() + " worker as a process of its own.\n\n" + clusterLong,
+		Example: fmt.Sprintf("  bulkhead %v --cluster cluster.yaml --name %c0", role, role.String()[0]),
+		Args:    args(cobra.NoArgs),
+	}
+	f := addNodeFlags(cmd)
+	name := cmd.Flags().String("name", "", "this worker's name in the cluster file (required)")
+	weights := cmd.Flags().Int("weights-fd", 0, "file descriptor of weights that the supervisor shares")
+	_ = cmd.Flags().MarkHidden("weights-fd") // for the supervisor; the flag exists
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		file, err := f.file()
+		if err != nil {
+			return err
+		}
+		if w, known := file.Find(*name); !known || w.Role != role {
+			return usageError{fmt.Errorf("--name is %q: no %v worker of that name is in %s", *name, role, *f.cluster)}
+		}
+		log, err := f.logger()
+		if err != nil {
+			return err
+		}
+		home, err := homeOf(cmd)
+		if err != nil {
+			return err
+		}
+		o := node.WorkerOptions{File: file, Name: *name, Home: home, Ledger: f.ledgerDir(home, *name), Ready: func() { f.ready("ready") },
+			DrainMax: *f.drain, Log: log, Build: version()}
+		if *weights > 0 {
+			o.Weights = os.NewFile(uintptr(*weights), "weights")
+		}
+		ctx, drain, stop := drainable(cmd.Context())
+		defer stop()
+		o.Drain = drain
+		return node.RunWorker(ctx, o)
+	}
+	return cmd
+}
+
+func newGateway() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "gateway --cluster FILE --tenants FILE",
+		Short:   "run the gateway of a cluster",
+		Long:    "Serve the OpenAI API in front of a cluster's workers.\n\n" + clusterLong,
+		Example: "  bulkhead tenant add --tenants tenants.json acme\n  bulkhead gateway --cluster cluster.yaml --tenants tenants.json",
+		Args:    args(cobra.NoArgs),
+	}
+	f := addNodeFlags(cmd)
+	cmd.Flags().String("tenants", "", "tenants file (default: tenants.json in the data folder)")
+	timeout := cmd.Flags().Duration("timeout", 10*time.Minute, "longest time from admission to the end of an answer")
+	reserve := cmd.Flags().Int("reserve", 1024, "tokens of output granted to a request that names no maximum")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		file, err := f.file()
+		if err != nil {
+			return err
+		}
+		log, err := f.logger()
+		if err != nil {
+			return err
+		}
+		home, err := homeOf(cmd)
+		if err != nil {
+			return err
+		}
+		tenants, err := tenantsFile(cmd)
+		if err != nil {
+			return err
+		}
+		ctx, drain, stop := drainable(cmd.Context())
+		defer stop()
+		return node.RunGateway(ctx, node.GatewayOptions{File: file, Home: home, Ledger: f.ledgerDir(home, file.Gateway.Name), Tenants: tenants,
+			Reserve: *reserve, Timeout: *timeout, Ready: f.ready, Drain: drain, DrainMax: *f.drain, Log: log})
+	}
+	return cmd
+}

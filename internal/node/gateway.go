@@ -1,0 +1,167 @@
+package node
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/bulkhead-kv/bulkhead/internal/cluster"
+	"github.com/bulkhead-kv/bulkhead/internal/gateway"
+	"github.com/bulkhead-kv/bulkhead/internal/ledger"
+	"github.com/bulkhead-kv/bulkhead/internal/metrics"
+	"github.com/bulkhead-kv/bulkhead/internal/tenant"
+	"github.com/bulkhead-kv/bulkhead/internal/worker"
+)
+
+// GatewayOptions is what a gateway process is started with.
+type GatewayOptions struct {
+	File    *cluster.File
+	Home    string // where models are
+	Ledger  string // folder of the gateway's ledger
+	Tenants string // file of tenants and their hashed keys
+	Owner   string // owned_by in /v1/models
+	// Reserve is the output granted to requests that name no maximum, in tokens; 0: the default.
+	Reserve  int
+	Timeout  time.Duration        // of a request; 0: the default
+	Ready    func(address string) // called once, when the gateway listens and a pair of workers can serve
+	Drain    <-chan struct{}      // closed when the gateway shall end
+	DrainMax time.Duration
+	Log      *slog.Logger
+}
+
+// tenantsInterval is how often the tenants file is looked at.
+const tenantsInterval = 500 * time.Millisecond
+
+// RunGateway is the life of a gateway process.
+func RunGateway(ctx context.Context, o GatewayOptions) (err error) {
+	var opened closers
+	defer func() { err = errors.Join(err, opened.close()) }()
+	loaded, err := OpenFile(o.Home, o.File.Model)
+	if err != nil {
+		return err
+	}
+	opened.add(loaded.Close)
+	text, err := newText(loaded.File)
+	if err != nil {
+		return fmt.Errorf("model %s: %w", loaded.Name, err)
+	}
+	tenants, err := tenant.Open(o.Tenants, o.Log)
+	if err != nil {
+		return err
+	}
+	record, err := ledger.Open(ledger.Config{Dir: o.Ledger, Node: o.File.Gateway.Name, Epoch: worker.RandomEpoch(), Log: o.Log})
+	if err != nil {
+		return err
+	}
+	opened.add(record.Close)
+	security, err := o.File.Security(o.File.Gateway.Name)
+	if err != nil {
+		return err
+	}
+	client, err := cluster.NewClient(o.File, cluster.Options{Security: security, Log: o.Log})
+	if err != nil {
+		return err
+	}
+	opened.add(func() error { client.Close(); return nil })
+	g, err := gateway.New(gatewayConfig(o, loaded.Name), gateway.Parts{Cluster: gateway.Workers(client), Text: text, Tenants: tenants,
+		Ledger: requests{record, o.Log}, Metrics: metrics.New(), Log: o.Log})
+	if err != nil {
+		return err
+	}
+	return serveGateway(ctx, o, g, tenants)
+}
+
+func gatewayConfig(o GatewayOptions, model string) gateway.Config {
+	c := gateway.Default()
+	c.Model, c.ContextTokens = model, int(o.File.Context)
+	if o.Owner != "" {
+		c.Owner = o.Owner
+	}
+	if o.Reserve > 0 {
+		c.ReserveTokens = o.Reserve
+	}
+	if o.Timeout > 0 {
+		c.RequestTimeout = o.Timeout
+	}
+	if o.DrainMax > 0 {
+		c.DrainTimeout = o.DrainMax
+	}
+	return c
+}
+
+func serveGateway(ctx context.Context, o GatewayOptions, g *gateway.Gateway, tenants *tenant.Directory) error {
+	public, err := publicTLS(o.File.Gateway.TLS)
+	if err != nil {
+		return err
+	}
+	ln, err := net.Listen("tcp", o.File.Gateway.Listen)
+	if err != nil {
+		return fmt.Errorf("gateway: listen at %s: %w", o.File.Gateway.Listen, err)
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	followed, served := make(chan error, 1), make(chan error, 1)
+	go func() { followed <- tenants.Run(ctx, tenantsInterval) }()
+	go func() { served <- g.Serve(ctx, ln, public) }()
+	go announce(ctx, o, g, ln.Addr().String())
+	select {
+	case <-o.Drain:
+		stop() // Serve drains before it returns
+		err = <-served
+	case err = <-served:
+		stop()
+	}
+	return errors.Join(err, <-followed)
+}
+
+// announce says that the gateway is ready as soon as a pair of workers is.
+func announce(ctx context.Context, o GatewayOptions, g *gateway.Gateway, address string) {
+	o.Log.Info("gateway listens", "address", address)
+	ticker := time.NewTicker(10 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		if ok, _ := g.Ready(); ok {
+			o.Ready(address)
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func publicTLS(t *cluster.PublicTLS) (*tls.Config, error) {
+	if t == nil {
+		return nil, nil
+	}
+	pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+	if err != nil {
+		return nil, fmt.Errorf("gateway: public certificate: %w", err)
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}, nil
+}
+
+// requests writes the gateway's entries into the ledger.
+type requests struct {
+	*ledger.Ledger
+	log *slog.Logger
+}
+
+// Record takes an entry.
+func (r requests) Record(e gateway.Entry) {
+	detail := fmt.Sprintf("%d prompt tokens, %d output tokens", e.Prompt, e.Output)
+	if e.Kind == gateway.EntryFailed {
+		detail += ", " + e.Fault.String()
+	}
+	err := r.Append(ledger.Entry{Kind: ledger.Request, Event: string(e.Kind), GatewayBoot: e.Boot, Request: e.Request, Attempt: e.Attempt,
+		Tenant: e.Tenant, X: e.X, Detail: detail})
+	if err != nil {
+		r.log.Error("ledger entry is lost", "error", err)
+	}
+}

@@ -1,0 +1,35 @@
+// Package node builds one process from its configuration.
+//
+// It is the only place where packages are wired together: a gateway, a prefill or
+// decode worker, or the supervisor that runs them as children.
+package node
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/bulkhead-kv/bulkhead/internal/machine"
+)
+
+// memoryBytes is the memory that this process may use, control groups included.
+func memoryBytes() (int64, error) {
+	m, err := machine.ReadMemory(os.DirFS("/"))
+	if err != nil {
+		return 0, fmt.Errorf("size of memory: %w", err)
+	}
+	return m.Bytes, nil
+}
+
+// closeAll closes in reverse order of opening and joins what went wrong.
+type closers []func() error
+
+func (c *closers) add(f func() error) { *c = append(*c, f) }
+
+func (c closers) close() error {
+	var errs []error
+	for i := len(c) - 1; i >= 0; i-- {
+		errs = append(errs, c[i]())
+	}
+	return errors.Join(errs...)
+}

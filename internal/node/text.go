@@ -1,0 +1,73 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/bulkhead-kv/bulkhead/internal/chat"
+	"github.com/bulkhead-kv/bulkhead/internal/fault"
+	"github.com/bulkhead-kv/bulkhead/internal/gguf"
+	"github.com/bulkhead-kv/bulkhead/internal/openai"
+	"github.com/bulkhead-kv/bulkhead/internal/tokenizer"
+)
+
+// text is a model's tokenizer and chat template as the gateway uses them. Nothing
+// of one call is kept for another.
+type text struct {
+	*tokenizer.Tokenizer
+	template *chat.Template
+}
+
+func newText(f *gguf.File) (*text, error) {
+	tok, err := tokenizer.New(f.Metadata)
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer: %w", err)
+	}
+	source, ok := f.Metadata.String("tokenizer.chat_template")
+	if !ok {
+		source = chat.Default
+	}
+	template, err := chat.New(source, tok.SpecialSpellings()...)
+	if err != nil {
+		return nil, err
+	}
+	return &text{tok, template}, nil
+}
+
+// Chat renders and tokenizes a conversation for the assistant's turn.
+func (t *text) Chat(messages []openai.Message) ([]int32, error) {
+	turns := make([]chat.Message, len(messages))
+	for i, m := range messages {
+		turns[i] = chat.Message{Role: m.Role, Content: m.Content, Name: m.Name, ToolCallID: m.ToolCallID}
+		for _, c := range m.ToolCalls {
+			turns[i].ToolCalls = append(turns[i].ToolCalls, chat.ToolCall{ID: c.ID, Name: c.Name, Arguments: c.Arguments})
+		}
+	}
+	prompt, err := t.template.Render(turns, chat.Options{AddGenerationPrompt: true, BOS: t.Spelling(t.BOS()), EOS: t.Spelling(t.EOS()), Now: time.Now()})
+	if err != nil {
+		return nil, templateFault(err)
+	}
+	return t.EncodePrompt(prompt.Segments), nil
+}
+
+// templateFault keeps a template's refusal of the messages apart from its failure.
+func templateFault(err error) error {
+	var raised *chat.RaisedError
+	var input *chat.InputError
+	if errors.As(err, &raised) || errors.As(err, &input) || errors.Is(err, chat.ErrBudget) {
+		return fault.New(fault.Invalid, "messages: %w", err)
+	}
+	return fmt.Errorf("chat template: %w", err)
+}
+
+// Prompt tokenizes a text that the model shall continue.
+func (t *text) Prompt(s string) ([]int32, error) {
+	return t.EncodePrompt([]tokenizer.Segment{{Text: s}}), nil
+}
+
+// Vocabulary is the number of token ids.
+func (t *text) Vocabulary() int { return t.Count() }
+
+// Stops are the ids that end an answer.
+func (t *text) Stops() []int32 { return t.EOG() }
