@@ -100,7 +100,7 @@ type report struct {
 	fences                             []time.Duration
 }
 
-// aborts is how many transfers a storm aborts: BULKHEAD_STORM, or 2,000, or 200
+// aborts is how many transfers a storm aborts: BULKHEAD_STORM, or 1,000, or 200
 // in short tests.
 func aborts(t testing.TB) int {
 	if text := os.Getenv("BULKHEAD_STORM"); text != "" {
@@ -113,7 +113,7 @@ func aborts(t testing.TB) int {
 	if testing.Short() {
 		return 200
 	}
-	return 2000
+	return 1000
 }
 
 func testStorm(t *testing.T, tr Transport) {
