@@ -76,11 +76,14 @@ func (a *assembler) whole(bytes []byte) string {
 	return b.String()
 }
 
+// firstStop is where the stop begins that is complete first; of those that are
+// complete at one place, the longest. That doesn't depend on how the text came.
 func (a *assembler) firstStop() int {
-	first := -1
+	first, end := -1, len(a.held)+1
 	for _, stop := range a.stops {
-		if at := strings.Index(a.held, stop); at >= 0 && (first < 0 || at < first) {
-			first = at
+		at := strings.Index(a.held, stop)
+		if at >= 0 && (at+len(stop) < end || at+len(stop) == end && at < first) {
+			first, end = at, at+len(stop)
 		}
 	}
 	return first

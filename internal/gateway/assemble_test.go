@@ -28,7 +28,9 @@ func TestAssemble(t *testing.T) {
 		{"a prefix of a stop is held, then let go", []string{"STOP"}, []string{"aST", "x"}, []string{"a", "STx", ""}},
 		{"a prefix of a stop at the end", []string{"STOP"}, []string{"aST"}, []string{"a", "ST"}},
 		{"a prefix that begins again", []string{"aab"}, []string{"a", "a", "a", "b"}, []string{"", "", "a", ""}},
-		{"the earlier of two stops", []string{"cd", "bc"}, []string{"abcd"}, []string{"a"}},
+		{"the stop that is complete first", []string{"cd", "bc"}, []string{"abcd"}, []string{"a"}},
+		{"a short stop within a longer one", []string{"aba", "b"}, []string{"xaba"}, []string{"xa"}},
+		{"two stops with one end", []string{"b", "ab"}, []string{"xab"}, []string{"x"}},
 		{"a stop of one character", []string{"\n"}, []string{"a\nb"}, []string{"a"}},
 		{"a stop within a split character", []string{"€"}, []string{"a\xe2", "\x82\xacb"}, []string{"a", ""}},
 	} {
@@ -102,11 +104,15 @@ func TestAssembleIsIndependentOfCuts(t *testing.T) {
 
 func reference(bytes []byte, stops []string) string {
 	text := string([]rune(string(bytes)))
-	for i := range text {
+	for end := range len(text) + 1 {
+		shortest := text
 		for _, s := range stops {
-			if strings.HasPrefix(text[i:], s) {
-				return text[:i]
+			if before, ok := strings.CutSuffix(text[:end], s); ok && len(before) < len(shortest) {
+				shortest = before
 			}
+		}
+		if len(shortest) < len(text) {
+			return shortest
 		}
 	}
 	return text

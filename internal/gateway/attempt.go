@@ -34,7 +34,7 @@ type receiver interface {
 // outcome is how an attempt ended.
 type outcome struct {
 	reason string // cluster.ReasonStop or ReasonLength, empty when the receiver ended it
-	tokens int    // taken from decode, delivered or not
+	tokens int    // handed to the receiver
 	err    error
 	lost   []cluster.Role // workers whose stream broke
 }
@@ -53,7 +53,6 @@ func (g *Gateway) attempt(ctx context.Context, job cluster.Job, to receiver) out
 	cancel(context.Canceled)
 	readers.Wait()
 	a.out.err = err
-	a.out.tokens = a.verdict.next
 	var broken *breach
 	if errors.As(err, &broken) {
 		g.parts.Metrics.Add(metrics.ProvenanceFaults, 1, broken.check)
@@ -140,6 +139,7 @@ func (a *attempt) deliver() (ended bool) {
 		a.to.agreed(*a.verdict.committed)
 	}
 	for _, e := range a.held {
+		a.out.tokens++
 		if a.to.token(e) {
 			a.out.reason = ""
 			return true

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -84,7 +85,7 @@ func newBench(t *testing.T, s setup) *bench {
 	}
 	b.cluster = newEchoCluster(s.members...)
 	config := Default()
-	config.Model = "echo"
+	config.Model, config.ReserveTokens = "echo", 100
 	config.BusyBackoff, config.OutageTimeout = time.Millisecond, 50*time.Millisecond
 	if s.config != nil {
 		s.config(&config)
@@ -220,3 +221,40 @@ func (b *bench) metric(series string) string {
 	}
 	return ""
 }
+
+// model is the context that /v1/models advertises.
+func (b *bench) model() int {
+	b.t.Helper()
+	r, _ := http.NewRequestWithContext(b.t.Context(), "GET", b.url+"/v1/models", nil)
+	r.Header.Set("Authorization", "Bearer "+b.keys["ada"])
+	resp, err := b.client.Do(r)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	var list struct {
+		Data []struct {
+			MaxModelLen int `json:"max_model_len"`
+		}
+	}
+	if _, text := b.read(resp); json.Unmarshal([]byte(text), &list) != nil || len(list.Data) != 1 {
+		b.t.Fatalf("/v1/models gives %s", text)
+	}
+	return list.Data[0].MaxModelLen
+}
+
+// until waits for a state of the gateway; between two looks it asks an idle
+// server's health, which gives others their turn.
+func (b *bench) until(state func() bool) {
+	b.t.Helper()
+	idle := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer idle.Close()
+	for !state() {
+		resp, err := idle.Client().Get(idle.URL)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		resp.Body.Close()
+	}
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }

@@ -33,6 +33,11 @@ func (g *Gateway) route(name, method string, serve http.HandlerFunc) http.Handle
 			writeJSON(seen, http.StatusMethodNotAllowed, (&openai.Error{Message: "this route takes " + method, Type: openai.TypeInvalidRequest, Code: "method_not_allowed"}).Body())
 			return
 		}
+		if method == http.MethodPost {
+			// Until the body is in; also for what net/http reads of a body that is
+			// refused. A writer without deadlines (a recorder) can't block.
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(g.config.BodyTimeout))
+		}
 		serve(seen, r)
 	})
 }
@@ -98,16 +103,13 @@ func (g *Gateway) authenticate(r *http.Request) (*tenant.Tenant, error) {
 	return g.parts.Tenants.Authenticate(strings.TrimSpace(key), g.parts.Now())
 }
 
-// readBody reads the whole body within its bounds of size and time.
+// readBody reads the whole body within its bounds of size and time; route has
+// set the deadline.
 func (g *Gateway) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if r.ContentLength > g.config.BodyBytesMax {
 		return nil, fault.New(fault.TooLarge, "the body has %d bytes, the limit is %d", r.ContentLength, g.config.BodyBytesMax)
 	}
-	control := http.NewResponseController(w)
-	// A writer without deadlines (a recorder) has nothing that could block.
-	_ = control.SetReadDeadline(time.Now().Add(g.config.BodyTimeout))
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, g.config.BodyBytesMax))
-	_ = control.SetReadDeadline(time.Time{})
 	var over *http.MaxBytesError
 	switch {
 	case errors.As(err, &over):
@@ -115,6 +117,8 @@ func (g *Gateway) readBody(w http.ResponseWriter, r *http.Request) ([]byte, erro
 	case err != nil:
 		return nil, fault.New(fault.Invalid, "the body did not come in whole within %s", g.config.BodyTimeout)
 	}
+	// From here on only the client's going away is read.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	return body, nil
 }
 

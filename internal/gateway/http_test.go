@@ -1,0 +1,313 @@
+package gateway
+
+import (
+	"bufio"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bulkhead-kv/bulkhead/internal/cluster"
+	"github.com/bulkhead-kv/bulkhead/internal/fault"
+	"github.com/bulkhead-kv/bulkhead/internal/openai"
+)
+
+func (b *bench) send(method, path, key, body string, chunked bool) *http.Response {
+	b.t.Helper()
+	var reader io.Reader = strings.NewReader(body)
+	if chunked {
+		reader = struct{ io.Reader }{reader} // of a length that nobody knows
+	}
+	r, err := http.NewRequestWithContext(b.t.Context(), method, b.url+path, reader)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if key != "" {
+		r.Header.Set("Authorization", key)
+	}
+	resp, err := b.client.Do(r)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return resp
+}
+
+func TestRoutes(t *testing.T) {
+	b := newBench(t, setup{config: func(c *Config) { c.BodyBytesMax = 1000 }})
+	good := "Bearer " + b.keys["ada"]
+	big := chat(strings.Repeat("x", 1000))
+	for _, c := range []struct {
+		name, method, path, key, body string
+		chunked                       bool
+		status                        int
+		says                          string
+	}{
+		{"no key", "POST", "/v1/chat/completions", "", chat("a"), false, 401, `"invalid_api_key"`},
+		{"wrong key", "POST", "/v1/chat/completions", "Bearer bh_wrong", chat("a"), false, 401, `"invalid_api_key"`},
+		{"another scheme", "POST", "/v1/chat/completions", "Basic " + b.keys["ada"], chat("a"), false, 401, `"invalid_api_key"`},
+		{"scheme in other letters", "POST", "/v1/chat/completions", "bearer " + b.keys["ada"], chat("a"), false, 200, `"content":"a"`},
+		{"body over the limit", "POST", "/v1/chat/completions", good, big, false, 413, "limit is 1000"},
+		{"chunked body over the limit", "POST", "/v1/chat/completions", good, big, true, 413, "limit of 1000"},
+		{"chunked body", "POST", "/v1/chat/completions", good, chat("a"), true, 200, `"content":"a"`},
+		{"wrong key and a body over the limit", "POST", "/v1/completions", "Bearer bh_x", big, false, 401, `"invalid_api_key"`},
+		{"wrong method", "GET", "/v1/chat/completions", good, "", false, 405, `"method_not_allowed"`},
+		{"no such route", "GET", "/v2/x", good, "", false, 404, `"not_found"`},
+		{"models", "GET", "/v1/models", good, "", false, 200, `"id":"echo"`},
+		{"models without a key", "GET", "/v1/models", "", "", false, 401, `"invalid_api_key"`},
+		{"model", "GET", "/v1/models/echo", good, "", false, 200, `"context_length":1024`},
+		{"unknown model", "GET", "/v1/models/a/b", good, "", false, 404, "known: echo"},
+		{"tokenize", "POST", "/tokenize", good, `{"prompt":"ab","return_token_strs":true}`, false, 200, `{"count":2,"max_model_len":1024,"tokens":[97,98],"token_strs":["a","b"]}`},
+		{"tokenize a conversation", "POST", "/tokenize", good, `{"model":"echo","messages":[{"role":"user","content":"a"}]}`, false, 200, `"tokens":[256,97]`},
+		{"tokenize nothing", "POST", "/tokenize", good, `{"prompt":""}`, false, 200, `"tokens":[]`},
+		{"tokenize for another model", "POST", "/tokenize", good, `{"model":"x","prompt":""}`, false, 404, "known: echo"},
+		{"tokenize a number", "POST", "/tokenize", good, `{"prompt":1}`, false, 400, `"param":"prompt"`},
+		{"tokenize without a key", "POST", "/tokenize", "", `{"prompt":"a"}`, false, 401, `"invalid_api_key"`},
+		{"healthz", "GET", "/healthz", "", "", false, 200, "ok"},
+		{"metrics", "GET", "/metrics", "", "", false, 200, "bulkhead_context_limit_tokens 1024"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			resp := b.send(c.method, c.path, c.key, c.body, c.chunked)
+			status, text := b.read(resp)
+			if status != c.status || !strings.Contains(text, c.says) {
+				t.Errorf("status %d, body %s; want %d with %s", status, text, c.status, c.says)
+			}
+			if status >= 400 {
+				checkErrorShape(t, text)
+			}
+		})
+	}
+}
+
+func TestRequestIDs(t *testing.T) {
+	b := newBench(t, setup{})
+	ids := map[string]bool{}
+	for _, c := range []struct{ sent, want string }{{"abc-1", "abc-1"}, {"", "chatcmpl-"}, {strings.Repeat("x", 129), "chatcmpl-"}, {"a b", "chatcmpl-"}} {
+		r, _ := http.NewRequestWithContext(t.Context(), "POST", b.url+"/v1/chat/completions", strings.NewReader(chat("a")))
+		r.Header.Set("Authorization", "Bearer "+b.keys["ada"])
+		r.Header.Set("X-Request-Id", c.sent)
+		r.Header.Set("X-Prefiller-Host-Port", "evil:1")
+		resp, err := b.client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, text := b.read(resp)
+		if got := resp.Header.Get("X-Request-Id"); !strings.HasPrefix(got, c.want) {
+			t.Errorf("X-Request-Id of %d bytes is answered with %q, want %s", len(c.sent), got, c.want)
+		}
+		ids[variable.FindString(text)] = true
+	}
+	if len(ids) != 4 {
+		t.Errorf("4 answers have %d ids", len(ids))
+	}
+	if got := b.metric(`bulkhead_dropped_fields_total{field="x-prefiller-host-port"}`); got != "4" {
+		t.Errorf("the dropped header is counted %q times, want 4", got)
+	}
+}
+
+// A client that stops reading is cut off; its jobs end and hold nobody up.
+func TestSlowClientIsCutOff(t *testing.T) {
+	b := newBench(t, setup{config: func(c *Config) { c.OutboxBytesMax, c.WriteTimeout = 4096, time.Hour }, members: []cluster.Member{
+		member("p", cluster.Prefill, 1<<16), member("d", cluster.Decode, 1<<16)}})
+	conn, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	body := chat(strings.Repeat("x", 200_000), `"stream":true`, `"max_tokens":200000`)
+	fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", b.keys["ada"], len(body), body)
+	b.until(func() bool { return b.metric("bulkhead_slow_clients_total") == "1" })
+	if status, text := b.read(b.doAs("bob", "/v1/chat/completions", chat("hi"))); status != 200 {
+		t.Errorf("another client gets %d, %s", status, text)
+	}
+	conn.Close()
+	b.settled()
+}
+
+// A body that never comes holds nothing, and a client that sends half of a
+// request and closes leaves nothing.
+func TestBodyTimeout(t *testing.T) {
+	b := newBench(t, setup{config: func(c *Config) { c.BodyTimeout = 10 * time.Millisecond }})
+	conn, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 100\r\n\r\n{", b.keys["ada"])
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, text := b.read(resp); status != 400 || !strings.Contains(text, "did not come in whole") {
+		t.Errorf("status %d, body %s; want 400", status, text)
+	}
+}
+
+func (b *bench) serve(secure *tls.Config) (address string, stop func() error) {
+	b.t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- b.gateway.Serve(ctx, listener, secure) }()
+	return listener.Addr().String(), func() error {
+		cancel()
+		return <-served
+	}
+}
+
+// A stopping server lets what runs end, and refuses what comes.
+func TestDrain(t *testing.T) {
+	b := newBench(t, setup{})
+	address, stop := b.serve(nil)
+	reached, release := make(chan struct{}), make(chan struct{})
+	b.cluster.setHook(func(ctx context.Context, _ cluster.Job, role cluster.Role, e *cluster.Event) error {
+		if role == cluster.Decode && e.Kind == cluster.Finished {
+			close(reached)
+			wait(ctx, release)
+		}
+		return nil
+	})
+	other := b.url
+	b.url = "http://" + address
+	answered := make(chan string)
+	go func() {
+		_, text := b.answer("/v1/chat/completions", chat("hello"))
+		answered <- text
+	}()
+	<-reached
+	stopped := make(chan error)
+	go func() { stopped <- stop() }()
+	b.until(b.gateway.draining.Load)
+	b.url = other
+	if status, text := b.answer("/v1/chat/completions", chat("late")); status != 503 {
+		t.Errorf("while stopping: status %d, body %s; want 503", status, text)
+	}
+	if ok, why := b.gateway.Ready(); ok || !strings.Contains(why, "stopping") {
+		t.Errorf("while stopping: ready %v, %q", ok, why)
+	}
+	close(release)
+	if text := <-answered; !strings.Contains(text, `"content":"hello"`) {
+		t.Errorf("the running request is answered with %s", text)
+	}
+	if err := <-stopped; err != nil {
+		t.Errorf("Serve ended with %v", err)
+	}
+	b.client.CloseIdleConnections()
+}
+
+// What runs longer than the drain's deadline ends with an error.
+func TestDrainDeadline(t *testing.T) {
+	b := newBench(t, setup{config: func(c *Config) { c.DrainTimeout = 10 * time.Millisecond }})
+	address, stop := b.serve(nil)
+	reached := make(chan struct{}, 1)
+	b.cluster.setHook(stalls(reached))
+	b.url = "http://" + address
+	resp := b.do("/v1/chat/completions", chat("hello", `"stream":true`))
+	defer resp.Body.Close()
+	<-reached
+	stopped := make(chan error)
+	go func() { stopped <- stop() }()
+	data := events(t, resp.Body)
+	if last := data[len(data)-1]; !strings.Contains(last, "the server is stopping") {
+		t.Errorf("the stream ends with %s", last)
+	}
+	if err := <-stopped; err != nil {
+		t.Errorf("Serve ended with %v", err)
+	}
+	b.client.CloseIdleConnections()
+}
+
+func TestServesTLS(t *testing.T) {
+	b := newBench(t, setup{})
+	secure, pool := certificate(t)
+	address, stop := b.serve(secure)
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13}, ForceAttemptHTTP2: true}}
+	defer client.CloseIdleConnections()
+	r, _ := http.NewRequestWithContext(t.Context(), "POST", "https://"+address+"/v1/chat/completions", strings.NewReader(chat("hello", `"stream":true`)))
+	r.Header.Set("Authorization", "Bearer "+b.keys["ada"])
+	resp, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, text := b.read(resp); status != 200 || resp.ProtoMajor != 2 || !strings.HasSuffix(text, "data: [DONE]\n\n") {
+		t.Errorf("over TLS: status %d, HTTP %d, %s", status, resp.ProtoMajor, text)
+	}
+	client.CloseIdleConnections()
+	if err := stop(); err != nil {
+		t.Errorf("Serve ended with %v", err)
+	}
+}
+
+func certificate(t *testing.T) (*tls.Config, *x509.CertPool) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(leaf)
+	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS12}, pool
+}
+
+// Every kind of error has a row, and the row's own code.
+func TestErrorTable(t *testing.T) {
+	codes := map[string]fault.Kind{}
+	for kind := fault.Internal; kind <= fault.Corrupt; kind++ {
+		a := answerTo(kind)
+		if other, taken := codes[a.code]; taken || a.status < 400 || a.kind == "" {
+			t.Errorf("%s is answered like %s: %+v", kind, other, a)
+		}
+		codes[a.code] = kind
+	}
+	body, status, _ := apiError(errors.New("secret detail"))
+	if status != 500 || strings.Contains(body.Message, "secret") {
+		t.Errorf("an unknown error is shown as %d, %s", status, body.Message)
+	}
+	long, _, _ := apiError(fault.New(fault.Invalid, "%s", strings.Repeat("x", 10_000)))
+	if len(long.Message) > errorBytesMax {
+		t.Errorf("a message of %d bytes leaves, the most is %d", len(long.Message), errorBytesMax)
+	}
+	if _, status, _ := apiError(&openai.Error{}); status != 400 {
+		t.Errorf("a decoding error has status %d", status)
+	}
+}
+
+func TestConfigNamesAllMistakes(t *testing.T) {
+	err := Config{ContextTokens: -1}.Validate()
+	for _, name := range []string{"no name", "context tokens is -1", "queue length", "drain timeout", "outbox bytes"} {
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("the mistakes lack %q: %v", name, err)
+		}
+	}
+	good := Default()
+	good.Model = "m"
+	if err := good.Validate(); err != nil {
+		t.Errorf("the default is refused: %v", err)
+	}
+	if _, err := New(good, Parts{}); err == nil {
+		t.Error("a gateway without parts is made")
+	}
+}
