@@ -137,9 +137,6 @@ func addTo(dst, src []float32) {
 	addToGo(dst, src)
 }
 
-// gate writes dst[i] = silu(src[i]) * src[8+i] for i below 8.
-func gate(dst, src []float32) { siluMul(dst[:8], src[:8], src[8:16]) }
-
 func siluMul(dst, g, u []float32) {
 	if !accelerated {
 		siluMulGo(dst, g, u)

@@ -29,8 +29,6 @@ func interleave(dst, src []uint32, width int) { interleaveGo(dst, src, width) }
 
 func addTo(dst, src []float32) { addToGo(dst, src) }
 
-func gate(dst, src []float32) { gateGo(dst, src) }
-
 func siluMul(dst, g, u []float32) { siluMulGo(dst, g, u) }
 
 func rmsNorm(dst, x, w []float32, eps float32) { rmsNormGo(dst, x, w, eps) }

@@ -128,6 +128,9 @@ func (s *sink) take(t *Thread, m *Matrix, g, tile, width int, compute func(c []f
 	}
 }
 
+// gate writes dst[i] = silu(src[i]) * src[8+i] for i below 8.
+func gate(dst, src []float32) { siluMul(dst[:8], src[:8], src[8:16]) }
+
 // panel is a group of rows in the form of the product kernels, for all blocks of columns.
 type panel struct {
 	kind  panelKind

@@ -32,9 +32,6 @@ func siluMulGo(dst, g, u []float32) {
 	}
 }
 
-// gateGo writes dst[i] = silu(src[i]) * src[8+i] for i below 8.
-func gateGo(dst, src []float32) { siluMulGo(dst[:8], src[:8], src[8:16]) }
-
 // softmaxGo works on n scores, padded with minus infinity to len(s), a multiple of 8.
 func softmaxGo(s []float32, n int, scale float32) {
 	big := float32(math.Inf(-1))

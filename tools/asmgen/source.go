@@ -99,15 +99,23 @@ func packedSources() []source {
 		{name: "F16", kind: kindFloat, quantSize: 1024, load: loadHalves},
 		{name: "BF16", kind: kindFloat, quantSize: 1024, load: loadBrain},
 		{name: "I8", kind: kindInt16, quantSize: 512, scaleSize: 32, load: loadBytes, scale: halves(inScales, 0)},
-		{name: "I8Min", kind: kindInt16, quantSize: 512, scaleSize: 128, load: loadBytes,
-			scale: floats(inScales, 0), hasMin: true, min: floats(inScales, 64)},
+		{
+			name: "I8Min", kind: kindInt16, quantSize: 512, scaleSize: 128, load: loadBytes,
+			scale: floats(inScales, 0), hasMin: true, min: floats(inScales, 64),
+		},
 		{name: "U4", kind: kindU4, quantSize: 256, scaleSize: 32, load: loadNibbles, consts: []string{"low4"}, keepsRaw: true, scale: halves(inScales, 0)},
-		{name: "U4Min", kind: kindU4, quantSize: 256, scaleSize: 64, load: loadNibbles, consts: []string{"low4"}, keepsRaw: true,
-			scale: halves(inScales, 0), hasMin: true, min: halves(inScales, 32)},
-		{name: "U4K", kind: kindU4, quantSize: 256, scaleSize: 32, superSize: 64, load: loadNibbles, consts: []string{"low4"}, keepsRaw: true,
-			scale: subScales(0, 0), hasMin: true, subtract: true, min: subScales(16, 32)},
-		{name: "S6K", kind: kindInt16, quantSize: 384, scaleSize: 32, superSize: 32,
-			prologue: spreadSubScales, load: loadSix, consts: []string{"low4", "bits45", "lowByte", "word32"}, scale: halves(inSupers, 0)},
+		{
+			name: "U4Min", kind: kindU4, quantSize: 256, scaleSize: 64, load: loadNibbles, consts: []string{"low4"}, keepsRaw: true,
+			scale: halves(inScales, 0), hasMin: true, min: halves(inScales, 32),
+		},
+		{
+			name: "U4K", kind: kindU4, quantSize: 256, scaleSize: 32, superSize: 64, load: loadNibbles, consts: []string{"low4"}, keepsRaw: true,
+			scale: subScales(0, 0), hasMin: true, subtract: true, min: subScales(16, 32),
+		},
+		{
+			name: "S6K", kind: kindInt16, quantSize: 384, scaleSize: 32, superSize: 32,
+			prologue: spreadSubScales, load: loadSix, consts: []string{"low4", "bits45", "lowByte", "word32"}, scale: halves(inSupers, 0),
+		},
 	}
 }
 
@@ -115,11 +123,15 @@ func packedSources() []source {
 func panelSources() []source {
 	return []source{
 		{name: "PanelInt16", kind: kindInt16, quantSize: 1024, scaleSize: 64, load: loadWords, scale: floats(inScales, 0)},
-		{name: "PanelInt16Min", kind: kindInt16, quantSize: 1024, scaleSize: 64, load: loadWords,
-			scale: floats(inScales, 0), hasMin: true, min: floats(inSupers, 0)},
+		{
+			name: "PanelInt16Min", kind: kindInt16, quantSize: 1024, scaleSize: 64, load: loadWords,
+			scale: floats(inScales, 0), hasMin: true, min: floats(inSupers, 0),
+		},
 		{name: "PanelU4", kind: kindU4, quantSize: 512, scaleSize: 64, load: loadWords, scale: floats(inScales, 0)},
-		{name: "PanelU4Min", kind: kindU4, quantSize: 512, scaleSize: 64, load: loadWords,
-			scale: floats(inScales, 0), hasMin: true, min: floats(inSupers, 0)},
+		{
+			name: "PanelU4Min", kind: kindU4, quantSize: 512, scaleSize: 64, load: loadWords,
+			scale: floats(inScales, 0), hasMin: true, min: floats(inSupers, 0),
+		},
 	}
 }
 
