@@ -161,7 +161,7 @@ func (a *attempt) closed(r report) error {
 	if fault.Of(r.err) == fault.Unavailable {
 		a.out.lost = append(a.out.lost, r.role)
 	}
-	return fault.New(fault.Of(r.err), "%s worker %s: %w", r.role, a.verdict.node(r.role), r.err)
+	return a.blame(r.role, fault.Of(r.err), r.err.Error())
 }
 
 // failed looks at a worker's refusal or failure.
@@ -169,7 +169,19 @@ func (a *attempt) failed(r report) error {
 	if r.role == cluster.Prefill && a.verdict.computed != nil {
 		return nil
 	}
-	return fault.New(r.event.Fault, "%s worker %s: %s", r.role, a.verdict.node(r.role), r.event.Reason)
+	return a.blame(r.role, r.event.Fault, r.event.Reason)
+}
+
+// blame names the worker for the log and its role for the client, who is told
+// the reason only if the request itself is at fault.
+func (a *attempt) blame(role cluster.Role, kind fault.Kind, reason string) error {
+	job := a.verdict.job
+	err := fault.New(kind, "request %d attempt %d: %s worker %s: %s", job.Request, job.Attempt, role, a.verdict.node(role), reason)
+	public := "the " + role.String() + " worker could not run the request"
+	if kind == fault.Invalid || kind == fault.OverContext {
+		public = reason[:min(len(reason), errorBytesMax)]
+	}
+	return &detailed{public, err}
 }
 
 func (v *verdict) node(role cluster.Role) string {

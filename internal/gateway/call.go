@@ -188,7 +188,9 @@ func (c *call) observe(err error) {
 	if fault.Of(err) == fault.Cancelled {
 		c.gateway.parts.Metrics.Add(metrics.Disconnects, 1)
 	}
-	c.gateway.parts.Metrics.Observe(metrics.RequestSeconds, c.gateway.parts.Now().Sub(c.admitted).Seconds(), c.route, how)
+	took := c.gateway.parts.Now().Sub(c.admitted)
+	c.gateway.parts.Metrics.Observe(metrics.RequestSeconds, took.Seconds(), c.route, how)
+	c.gateway.parts.Log.Info("request ended", "id", c.name, "outcome", how, "choices", len(c.choices), "tokens", c.spent(), "seconds", took.Seconds())
 }
 
 // usage counts each prompt once and every generated token.

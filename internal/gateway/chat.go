@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"math"
 	"net/http"
 	"strings"
 
@@ -76,7 +77,11 @@ func (g *Gateway) knowsModel(name string) error {
 }
 
 func (g *Gateway) newCall(route string, t *tenant.Tenant, o openai.Options, prompts [][]int32) *call {
-	return &call{gateway: g, route: route, tenant: t, options: o, prompts: prompts, out: newOutbox(g.config.OutboxBytesMax)}
+	bytesMax := math.MaxInt // the granted output bounds an answer that is delivered whole
+	if o.Stream {
+		bytesMax = g.config.OutboxBytesMax
+	}
+	return &call{gateway: g, route: route, tenant: t, options: o, prompts: prompts, out: newOutbox(bytesMax)}
 }
 
 // chatForm is the form of chat completions.

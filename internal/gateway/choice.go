@@ -211,7 +211,7 @@ func (r *retries) after(out outcome) (pause time.Duration, why string) {
 // are no longer the client's turn to wait for: they are unavailable.
 func (r *retries) last(err error) error {
 	if fault.Of(err) == fault.Busy {
-		return fault.New(fault.Unavailable, "no room at the workers after %d attempts: %w", r.busy, err)
+		return &detailed{"no room at the workers", fault.New(fault.Unavailable, "no room at the workers after %d attempts: %w", r.busy, err)}
 	}
 	return err
 }

@@ -174,7 +174,7 @@ func (d *dispatcher) sweep() {
 		switch {
 		case !d.outage.IsZero() && min(waited, now.Sub(d.outage)) >= d.config.OutageTimeout:
 			d.forget(w)
-			w.turn <- turn{err: d.outageErr}
+			w.turn <- turn{err: &detailed{"no prefill and decode worker can serve now", d.outageErr}}
 		case waited >= d.config.QueueTimeout:
 			d.forget(w)
 			w.turn <- turn{err: fault.New(fault.Unavailable, "no room at the workers for %s", d.config.QueueTimeout)}

@@ -56,6 +56,16 @@ func answerTo(kind fault.Kind) answer {
 	return answer{status: 500, kind: openai.TypeServer, code: "internal_error", message: "the server made a mistake"}
 }
 
+// detailed is an error whose own text, with nodes and reasons, is for the log;
+// a client is told what stands in public.
+type detailed struct {
+	public string
+	err    error
+}
+
+func (d *detailed) Error() string { return d.err.Error() }
+func (d *detailed) Unwrap() error { return d.err }
+
 // errorBytesMax bounds an error's message.
 const errorBytesMax = 600
 
@@ -68,7 +78,12 @@ func apiError(err error) (body *openai.Error, status, retryAfter int) {
 	}
 	a := answerTo(fault.Of(err))
 	body = &openai.Error{Message: a.message, Type: a.kind, Code: a.code}
-	if body.Message == "" {
+	var d *detailed
+	switch {
+	case a.message != "":
+	case errors.As(err, &d):
+		body.Message = d.public
+	default:
 		body.Message = err.Error()[:min(len(err.Error()), errorBytesMax)]
 	}
 	if a.code == "context_length_exceeded" {

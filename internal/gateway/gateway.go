@@ -25,6 +25,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -129,6 +130,8 @@ type Gateway struct {
 	dispatch *dispatcher
 	health   *health
 	probeTag kv.TenantTag
+	// refreshing lets one scrape at a time set the gauges anew.
+	refreshing sync.Mutex
 
 	// stopped ends every call that still runs when the drain's deadline is over.
 	stopped context.Context

@@ -87,9 +87,13 @@ func (h *health) stalest(pairs []router.Pair, every time.Duration) (router.Pair,
 // probeLook is how often idle pairs are looked for.
 const probeLook = 200 * time.Millisecond
 
-// probePrompt is what a probe's pages hold; it spans two pages of most models'
-// tokens and says nothing.
+// probePrompt is what a probe's pages hold; it says nothing.
+//
+// probeTokens of it are sent, one more than a page holds, so that a probe takes
+// two pages at each worker: one that is full and one that isn't.
 const probePrompt = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen"
+
+const probeTokens = kv.PageTokens + 1
 
 // probe sends a probe through the pair that was idle longest, one at a time.
 func (g *Gateway) probe(ctx context.Context) {
@@ -98,6 +102,7 @@ func (g *Gateway) probe(ctx context.Context) {
 		g.parts.Log.Error("no probe can be made, the gateway will be ready through requests only", "error", err)
 		return
 	}
+	prompt = prompt[:min(len(prompt), probeTokens)]
 	ticker := time.NewTicker(probeLook)
 	defer ticker.Stop()
 	for {

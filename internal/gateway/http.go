@@ -132,11 +132,11 @@ func (g *Gateway) refuse(w http.ResponseWriter, err error) {
 func (g *Gateway) countFailure(err error) {
 	kind := kindOf(err)
 	g.parts.Metrics.Add(metrics.Rejections, 1, kind)
-	switch fault.Of(err) {
+	switch fault.ParseKind(kind) {
 	case fault.Corrupt, fault.Internal:
-		var bad *openai.Error
-		if !errors.As(err, &bad) {
-			g.parts.Log.Error("request failed", "kind", kind, "error", err)
-		}
+		g.parts.Log.Error("request failed", "kind", kind, "error", err)
+	case fault.Unavailable:
+		g.parts.Log.Warn("request failed", "kind", kind, "error", err)
+	default:
 	}
 }

@@ -16,6 +16,8 @@ func (g *Gateway) serveMetrics(w http.ResponseWriter, r *http.Request) {
 
 // refreshGauges sets the gauges that are read rather than counted.
 func (g *Gateway) refreshGauges() {
+	g.refreshing.Lock()
+	defer g.refreshing.Unlock()
 	set := g.parts.Metrics
 	limit, _ := g.dispatch.limit() // an unknown limit is shown as 0
 	set.Set(metrics.ContextLimit, float64(limit.Tokens))
