@@ -19047,7 +19047,7 @@ GLOBL signs<>(SB), RODATA|NOPTR, $32
 
 // func mulS6Kx1(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *float32, c *float32, blocks int, ld int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
-TEXT ·mulS6Kx1(SB), NOSPLIT, $160-72
+TEXT ·mulS6Kx1(SB), NOSPLIT, $0-72
 	MOVQ    q+0(FP), AX
 	MOVQ    x+24(FP), CX
 	MOVQ    blocks+56(FP), DX
@@ -19058,30 +19058,11 @@ TEXT ·mulS6Kx1(SB), NOSPLIT, $160-72
 	VMOVDQU bits45<>+0(SB), Y6
 	VMOVDQU lowByte<>+0(SB), Y7
 	VMOVDQU word32<>+0(SB), Y8
-	LEAQ    (SP), R8
-	ADDQ    $0x1f, R8
-	ANDQ    $-32, R8
-	VXORPS  Y9, Y9, Y9
-	VXORPS  Y10, Y10, Y10
-	MOVQ    $0x00000008, R9
+	VXORPS  Y11, Y11, Y11
+	VXORPS  Y12, Y12, Y12
+	MOVQ    $0x00000008, R8
 
 block:
-	VPMOVSXBD    (BX), Y4
-	VPSLLD       $0x10, Y4, Y2
-	VPBLENDW     $0xaa, Y2, Y4, Y4
-	VMOVDQA      Y4, (R8)
-	VPMOVSXBD    8(BX), Y4
-	VPSLLD       $0x10, Y4, Y2
-	VPBLENDW     $0xaa, Y2, Y4, Y4
-	VMOVDQA      Y4, 32(R8)
-	VPMOVSXBD    16(BX), Y4
-	VPSLLD       $0x10, Y4, Y2
-	VPBLENDW     $0xaa, Y2, Y4, Y4
-	VMOVDQA      Y4, 64(R8)
-	VPMOVSXBD    24(BX), Y4
-	VPSLLD       $0x10, Y4, Y2
-	VPBLENDW     $0xaa, Y2, Y4, Y4
-	VMOVDQA      Y4, 96(R8)
 	VMOVDQU      (AX), Y2
 	VPAND        Y5, Y2, Y2
 	VMOVDQU      256(AX), Y3
@@ -19091,9 +19072,7 @@ block:
 	VPSRLW       $0x08, Y2, Y3
 	VPAND        Y7, Y2, Y2
 	VPSUBW       Y8, Y2, Y2
-	VPMULLW      (R8), Y2, Y2
 	VPSUBW       Y8, Y3, Y3
-	VPMULLW      32(R8), Y3, Y3
 	VPBROADCASTD (CX), Y4
 	VPMADDWD     Y2, Y4, Y0
 	VPMADDWD     Y3, Y4, Y1
@@ -19106,9 +19085,7 @@ block:
 	VPSRLW       $0x08, Y2, Y3
 	VPAND        Y7, Y2, Y2
 	VPSUBW       Y8, Y2, Y2
-	VPMULLW      (R8), Y2, Y2
 	VPSUBW       Y8, Y3, Y3
-	VPMULLW      32(R8), Y3, Y3
 	VPBROADCASTD 4(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
 	VPMADDWD     Y3, Y4, Y4
@@ -19124,9 +19101,7 @@ block:
 	VPSRLW       $0x08, Y2, Y3
 	VPAND        Y7, Y2, Y2
 	VPSUBW       Y8, Y2, Y2
-	VPMULLW      (R8), Y2, Y2
 	VPSUBW       Y8, Y3, Y3
-	VPMULLW      32(R8), Y3, Y3
 	VPBROADCASTD 8(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
 	VPMADDWD     Y3, Y4, Y4
@@ -19141,9 +19116,7 @@ block:
 	VPSRLW       $0x08, Y2, Y3
 	VPAND        Y7, Y2, Y2
 	VPSUBW       Y8, Y2, Y2
-	VPMULLW      (R8), Y2, Y2
 	VPSUBW       Y8, Y3, Y3
-	VPMULLW      32(R8), Y3, Y3
 	VPBROADCASTD 12(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
 	VPMADDWD     Y3, Y4, Y4
@@ -19158,9 +19131,7 @@ block:
 	VPSRLW       $0x08, Y2, Y3
 	VPAND        Y7, Y2, Y2
 	VPSUBW       Y8, Y2, Y2
-	VPMULLW      (R8), Y2, Y2
 	VPSUBW       Y8, Y3, Y3
-	VPMULLW      32(R8), Y3, Y3
 	VPBROADCASTD 16(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
 	VPMADDWD     Y3, Y4, Y4
@@ -19176,9 +19147,7 @@ block:
 	VPSRLW       $0x08, Y2, Y3
 	VPAND        Y7, Y2, Y2
 	VPSUBW       Y8, Y2, Y2
-	VPMULLW      (R8), Y2, Y2
 	VPSUBW       Y8, Y3, Y3
-	VPMULLW      32(R8), Y3, Y3
 	VPBROADCASTD 20(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
 	VPMADDWD     Y3, Y4, Y4
@@ -19193,9 +19162,7 @@ block:
 	VPSRLW       $0x08, Y2, Y3
 	VPAND        Y7, Y2, Y2
 	VPSUBW       Y8, Y2, Y2
-	VPMULLW      (R8), Y2, Y2
 	VPSUBW       Y8, Y3, Y3
-	VPMULLW      32(R8), Y3, Y3
 	VPBROADCASTD 24(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
 	VPMADDWD     Y3, Y4, Y4
@@ -19211,14 +19178,16 @@ block:
 	VPSRLW       $0x08, Y2, Y3
 	VPAND        Y7, Y2, Y2
 	VPSUBW       Y8, Y2, Y2
-	VPMULLW      (R8), Y2, Y2
 	VPSUBW       Y8, Y3, Y3
-	VPMULLW      32(R8), Y3, Y3
 	VPBROADCASTD 28(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
 	VPMADDWD     Y3, Y4, Y4
 	VPADDD       Y2, Y0, Y0
 	VPADDD       Y4, Y1, Y1
+	VPMOVSXBD    (BX), Y2
+	VPMULLD      Y2, Y0, Y9
+	VPMOVSXBD    8(BX), Y3
+	VPMULLD      Y3, Y1, Y10
 	VMOVDQU      (AX), Y2
 	VPSRLW       $0x04, Y2, Y2
 	VPAND        Y5, Y2, Y2
@@ -19228,14 +19197,10 @@ block:
 	VPSRLW       $0x08, Y2, Y3
 	VPAND        Y7, Y2, Y2
 	VPSUBW       Y8, Y2, Y2
-	VPMULLW      64(R8), Y2, Y2
 	VPSUBW       Y8, Y3, Y3
-	VPMULLW      96(R8), Y3, Y3
 	VPBROADCASTD 32(CX), Y4
-	VPMADDWD     Y2, Y4, Y2
-	VPMADDWD     Y3, Y4, Y4
-	VPADDD       Y2, Y0, Y0
-	VPADDD       Y4, Y1, Y1
+	VPMADDWD     Y2, Y4, Y0
+	VPMADDWD     Y3, Y4, Y1
 	VMOVDQU      32(AX), Y2
 	VPSRLW       $0x04, Y2, Y2
 	VPAND        Y5, Y2, Y2
@@ -19245,9 +19210,7 @@ block:
 	VPSRLW       $0x08, Y2, Y3
 	VPAND        Y7, Y2, Y2
 	VPSUBW       Y8, Y2, Y2
-	VPMULLW      64(R8), Y2, Y2
 	VPSUBW       Y8, Y3, Y3
-	VPMULLW      96(R8), Y3, Y3
 	VPBROADCASTD 36(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
 	VPMADDWD     Y3, Y4, Y4
@@ -19263,9 +19226,7 @@ block:
 	VPSRLW       $0x08, Y2, Y3
 	VPAND        Y7, Y2, Y2
 	VPSUBW       Y8, Y2, Y2
-	VPMULLW      64(R8), Y2, Y2
 	VPSUBW       Y8, Y3, Y3
-	VPMULLW      96(R8), Y3, Y3
 	VPBROADCASTD 40(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
 	VPMADDWD     Y3, Y4, Y4
@@ -19280,9 +19241,7 @@ block:
 	VPSRLW       $0x08, Y2, Y3
 	VPAND        Y7, Y2, Y2
 	VPSUBW       Y8, Y2, Y2
-	VPMULLW      64(R8), Y2, Y2
 	VPSUBW       Y8, Y3, Y3
-	VPMULLW      96(R8), Y3, Y3
 	VPBROADCASTD 44(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
 	VPMADDWD     Y3, Y4, Y4
@@ -19298,9 +19257,7 @@ block:
 	VPSRLW       $0x08, Y2, Y3
 	VPAND        Y7, Y2, Y2
 	VPSUBW       Y8, Y2, Y2
-	VPMULLW      64(R8), Y2, Y2
 	VPSUBW       Y8, Y3, Y3
-	VPMULLW      96(R8), Y3, Y3
 	VPBROADCASTD 48(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
 	VPMADDWD     Y3, Y4, Y4
@@ -19317,9 +19274,7 @@ block:
 	VPSRLW       $0x08, Y2, Y3
 	VPAND        Y7, Y2, Y2
 	VPSUBW       Y8, Y2, Y2
-	VPMULLW      64(R8), Y2, Y2
 	VPSUBW       Y8, Y3, Y3
-	VPMULLW      96(R8), Y3, Y3
 	VPBROADCASTD 52(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
 	VPMADDWD     Y3, Y4, Y4
@@ -19335,9 +19290,7 @@ block:
 	VPSRLW       $0x08, Y2, Y3
 	VPAND        Y7, Y2, Y2
 	VPSUBW       Y8, Y2, Y2
-	VPMULLW      64(R8), Y2, Y2
 	VPSUBW       Y8, Y3, Y3
-	VPMULLW      96(R8), Y3, Y3
 	VPBROADCASTD 56(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
 	VPMADDWD     Y3, Y4, Y4
@@ -19354,30 +19307,34 @@ block:
 	VPSRLW       $0x08, Y2, Y3
 	VPAND        Y7, Y2, Y2
 	VPSUBW       Y8, Y2, Y2
-	VPMULLW      64(R8), Y2, Y2
 	VPSUBW       Y8, Y3, Y3
-	VPMULLW      96(R8), Y3, Y3
 	VPBROADCASTD 60(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
 	VPMADDWD     Y3, Y4, Y4
 	VPADDD       Y2, Y0, Y0
 	VPADDD       Y4, Y1, Y1
+	VPMOVSXBD    16(BX), Y2
+	VPMULLD      Y2, Y0, Y0
+	VPADDD       Y9, Y0, Y0
+	VPMOVSXBD    24(BX), Y3
+	VPMULLD      Y3, Y1, Y1
+	VPADDD       Y10, Y1, Y1
 	VCVTDQ2PS    Y0, Y0
 	VCVTDQ2PS    Y1, Y1
 	VCVTPH2PS    (DI), Y2
 	VCVTPH2PS    16(DI), Y3
 	VBROADCASTSS (SI), Y4
 	VMULPS       Y2, Y4, Y2
-	VFMADD231PS  Y0, Y2, Y9
+	VFMADD231PS  Y0, Y2, Y11
 	VMULPS       Y3, Y4, Y2
-	VFMADD231PS  Y1, Y2, Y10
+	VFMADD231PS  Y1, Y2, Y12
 	ADDQ         $+384, AX
 	ADDQ         $+32, BX
 	ADDQ         $+64, CX
 	ADDQ         $0x04, SI
-	DECQ         R9
+	DECQ         R8
 	JNZ          same
-	MOVQ         $0x00000008, R9
+	MOVQ         $0x00000008, R8
 	ADDQ         $0x20, DI
 
 same:
@@ -19386,8 +19343,8 @@ same:
 	MOVQ    c+48(FP), AX
 	MOVQ    ld+64(FP), CX
 	SHLQ    $0x02, CX
-	VMOVUPS Y9, (AX)
-	VMOVUPS Y10, 32(AX)
+	VMOVUPS Y11, (AX)
+	VMOVUPS Y12, 32(AX)
 	VZEROUPPER
 	RET
 
@@ -19437,29 +19394,14 @@ TEXT ·mulS6Kx2(SB), NOSPLIT, $160-72
 	LEAQ    (SP), R8
 	ADDQ    $0x1f, R8
 	ANDQ    $-32, R8
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	VXORPS  Y6, Y6, Y6
+	VMOVAPS Y6, (R8)
+	VMOVAPS Y6, 32(R8)
+	VMOVAPS Y6, 64(R8)
+	VMOVAPS Y6, 96(R8)
 	MOVQ    $0x00000008, R9
 
 block:
-	VPMOVSXBD    (BX), Y6
-	VPSLLD       $0x10, Y6, Y7
-	VPBLENDW     $0xaa, Y7, Y6, Y6
-	VMOVDQA      Y6, (R8)
-	VPMOVSXBD    8(BX), Y6
-	VPSLLD       $0x10, Y6, Y7
-	VPBLENDW     $0xaa, Y7, Y6, Y6
-	VMOVDQA      Y6, 32(R8)
-	VPMOVSXBD    16(BX), Y6
-	VPSLLD       $0x10, Y6, Y7
-	VPBLENDW     $0xaa, Y7, Y6, Y6
-	VMOVDQA      Y6, 64(R8)
-	VPMOVSXBD    24(BX), Y6
-	VPSLLD       $0x10, Y6, Y7
-	VPBLENDW     $0xaa, Y7, Y6, Y6
-	VMOVDQA      Y6, 96(R8)
 	VMOVDQU      (AX), Y4
 	VPAND        Y8, Y4, Y4
 	VMOVDQU      256(AX), Y5
@@ -19469,9 +19411,7 @@ block:
 	VPSRLW       $0x08, Y4, Y5
 	VPAND        Y10, Y4, Y4
 	VPSUBW       Y11, Y4, Y4
-	VPMULLW      (R8), Y4, Y4
 	VPSUBW       Y11, Y5, Y5
-	VPMULLW      32(R8), Y5, Y5
 	VPBROADCASTD (CX), Y6
 	VPMADDWD     Y4, Y6, Y0
 	VPMADDWD     Y5, Y6, Y1
@@ -19487,9 +19427,7 @@ block:
 	VPSRLW       $0x08, Y4, Y5
 	VPAND        Y10, Y4, Y4
 	VPSUBW       Y11, Y4, Y4
-	VPMULLW      (R8), Y4, Y4
 	VPSUBW       Y11, Y5, Y5
-	VPMULLW      32(R8), Y5, Y5
 	VPBROADCASTD 8(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
 	VPMADDWD     Y5, Y6, Y6
@@ -19510,9 +19448,7 @@ block:
 	VPSRLW       $0x08, Y4, Y5
 	VPAND        Y10, Y4, Y4
 	VPSUBW       Y11, Y4, Y4
-	VPMULLW      (R8), Y4, Y4
 	VPSUBW       Y11, Y5, Y5
-	VPMULLW      32(R8), Y5, Y5
 	VPBROADCASTD 16(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
 	VPMADDWD     Y5, Y6, Y6
@@ -19532,9 +19468,7 @@ block:
 	VPSRLW       $0x08, Y4, Y5
 	VPAND        Y10, Y4, Y4
 	VPSUBW       Y11, Y4, Y4
-	VPMULLW      (R8), Y4, Y4
 	VPSUBW       Y11, Y5, Y5
-	VPMULLW      32(R8), Y5, Y5
 	VPBROADCASTD 24(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
 	VPMADDWD     Y5, Y6, Y6
@@ -19554,9 +19488,7 @@ block:
 	VPSRLW       $0x08, Y4, Y5
 	VPAND        Y10, Y4, Y4
 	VPSUBW       Y11, Y4, Y4
-	VPMULLW      (R8), Y4, Y4
 	VPSUBW       Y11, Y5, Y5
-	VPMULLW      32(R8), Y5, Y5
 	VPBROADCASTD 32(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
 	VPMADDWD     Y5, Y6, Y6
@@ -19577,9 +19509,7 @@ block:
 	VPSRLW       $0x08, Y4, Y5
 	VPAND        Y10, Y4, Y4
 	VPSUBW       Y11, Y4, Y4
-	VPMULLW      (R8), Y4, Y4
 	VPSUBW       Y11, Y5, Y5
-	VPMULLW      32(R8), Y5, Y5
 	VPBROADCASTD 40(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
 	VPMADDWD     Y5, Y6, Y6
@@ -19599,9 +19529,7 @@ block:
 	VPSRLW       $0x08, Y4, Y5
 	VPAND        Y10, Y4, Y4
 	VPSUBW       Y11, Y4, Y4
-	VPMULLW      (R8), Y4, Y4
 	VPSUBW       Y11, Y5, Y5
-	VPMULLW      32(R8), Y5, Y5
 	VPBROADCASTD 48(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
 	VPMADDWD     Y5, Y6, Y6
@@ -19622,9 +19550,7 @@ block:
 	VPSRLW       $0x08, Y4, Y5
 	VPAND        Y10, Y4, Y4
 	VPSUBW       Y11, Y4, Y4
-	VPMULLW      (R8), Y4, Y4
 	VPSUBW       Y11, Y5, Y5
-	VPMULLW      32(R8), Y5, Y5
 	VPBROADCASTD 56(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
 	VPMADDWD     Y5, Y6, Y6
@@ -19635,6 +19561,12 @@ block:
 	VPMADDWD     Y5, Y6, Y6
 	VPADDD       Y7, Y2, Y2
 	VPADDD       Y6, Y3, Y3
+	VPMOVSXBD    (BX), Y4
+	VPMULLD      Y4, Y0, Y12
+	VPMULLD      Y4, Y2, Y14
+	VPMOVSXBD    8(BX), Y5
+	VPMULLD      Y5, Y1, Y13
+	VPMULLD      Y5, Y3, Y15
 	VMOVDQU      (AX), Y4
 	VPSRLW       $0x04, Y4, Y4
 	VPAND        Y8, Y4, Y4
@@ -19644,19 +19576,13 @@ block:
 	VPSRLW       $0x08, Y4, Y5
 	VPAND        Y10, Y4, Y4
 	VPSUBW       Y11, Y4, Y4
-	VPMULLW      64(R8), Y4, Y4
 	VPSUBW       Y11, Y5, Y5
-	VPMULLW      96(R8), Y5, Y5
 	VPBROADCASTD 64(CX), Y6
-	VPMADDWD     Y4, Y6, Y7
-	VPMADDWD     Y5, Y6, Y6
-	VPADDD       Y7, Y0, Y0
-	VPADDD       Y6, Y1, Y1
+	VPMADDWD     Y4, Y6, Y0
+	VPMADDWD     Y5, Y6, Y1
 	VPBROADCASTD 68(CX), Y6
-	VPMADDWD     Y4, Y6, Y7
-	VPMADDWD     Y5, Y6, Y6
-	VPADDD       Y7, Y2, Y2
-	VPADDD       Y6, Y3, Y3
+	VPMADDWD     Y4, Y6, Y2
+	VPMADDWD     Y5, Y6, Y3
 	VMOVDQU      32(AX), Y4
 	VPSRLW       $0x04, Y4, Y4
 	VPAND        Y8, Y4, Y4
@@ -19666,9 +19592,7 @@ block:
 	VPSRLW       $0x08, Y4, Y5
 	VPAND        Y10, Y4, Y4
 	VPSUBW       Y11, Y4, Y4
-	VPMULLW      64(R8), Y4, Y4
 	VPSUBW       Y11, Y5, Y5
-	VPMULLW      96(R8), Y5, Y5
 	VPBROADCASTD 72(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
 	VPMADDWD     Y5, Y6, Y6
@@ -19689,9 +19613,7 @@ block:
 	VPSRLW       $0x08, Y4, Y5
 	VPAND        Y10, Y4, Y4
 	VPSUBW       Y11, Y4, Y4
-	VPMULLW      64(R8), Y4, Y4
 	VPSUBW       Y11, Y5, Y5
-	VPMULLW      96(R8), Y5, Y5
 	VPBROADCASTD 80(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
 	VPMADDWD     Y5, Y6, Y6
@@ -19711,9 +19633,7 @@ block:
 	VPSRLW       $0x08, Y4, Y5
 	VPAND        Y10, Y4, Y4
 	VPSUBW       Y11, Y4, Y4
-	VPMULLW      64(R8), Y4, Y4
 	VPSUBW       Y11, Y5, Y5
-	VPMULLW      96(R8), Y5, Y5
 	VPBROADCASTD 88(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
 	VPMADDWD     Y5, Y6, Y6
@@ -19734,9 +19654,7 @@ block:
 	VPSRLW       $0x08, Y4, Y5
 	VPAND        Y10, Y4, Y4
 	VPSUBW       Y11, Y4, Y4
-	VPMULLW      64(R8), Y4, Y4
 	VPSUBW       Y11, Y5, Y5
-	VPMULLW      96(R8), Y5, Y5
 	VPBROADCASTD 96(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
 	VPMADDWD     Y5, Y6, Y6
@@ -19758,9 +19676,7 @@ block:
 	VPSRLW       $0x08, Y4, Y5
 	VPAND        Y10, Y4, Y4
 	VPSUBW       Y11, Y4, Y4
-	VPMULLW      64(R8), Y4, Y4
 	VPSUBW       Y11, Y5, Y5
-	VPMULLW      96(R8), Y5, Y5
 	VPBROADCASTD 104(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
 	VPMADDWD     Y5, Y6, Y6
@@ -19781,9 +19697,7 @@ block:
 	VPSRLW       $0x08, Y4, Y5
 	VPAND        Y10, Y4, Y4
 	VPSUBW       Y11, Y4, Y4
-	VPMULLW      64(R8), Y4, Y4
 	VPSUBW       Y11, Y5, Y5
-	VPMULLW      96(R8), Y5, Y5
 	VPBROADCASTD 112(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
 	VPMADDWD     Y5, Y6, Y6
@@ -19805,9 +19719,7 @@ block:
 	VPSRLW       $0x08, Y4, Y5
 	VPAND        Y10, Y4, Y4
 	VPSUBW       Y11, Y4, Y4
-	VPMULLW      64(R8), Y4, Y4
 	VPSUBW       Y11, Y5, Y5
-	VPMULLW      96(R8), Y5, Y5
 	VPBROADCASTD 120(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
 	VPMADDWD     Y5, Y6, Y6
@@ -19818,6 +19730,16 @@ block:
 	VPMADDWD     Y5, Y6, Y6
 	VPADDD       Y7, Y2, Y2
 	VPADDD       Y6, Y3, Y3
+	VPMOVSXBD    16(BX), Y4
+	VPMULLD      Y4, Y0, Y0
+	VPADDD       Y12, Y0, Y0
+	VPMULLD      Y4, Y2, Y2
+	VPADDD       Y14, Y2, Y2
+	VPMOVSXBD    24(BX), Y5
+	VPMULLD      Y5, Y1, Y1
+	VPADDD       Y13, Y1, Y1
+	VPMULLD      Y5, Y3, Y3
+	VPADDD       Y15, Y3, Y3
 	VCVTDQ2PS    Y0, Y0
 	VCVTDQ2PS    Y1, Y1
 	VCVTDQ2PS    Y2, Y2
@@ -19826,14 +19748,18 @@ block:
 	VCVTPH2PS    16(DI), Y5
 	VBROADCASTSS (SI), Y6
 	VMULPS       Y4, Y6, Y7
-	VFMADD231PS  Y0, Y7, Y12
+	VFMADD213PS  (R8), Y7, Y0
+	VMOVAPS      Y0, (R8)
 	VMULPS       Y5, Y6, Y7
-	VFMADD231PS  Y1, Y7, Y13
+	VFMADD213PS  32(R8), Y7, Y1
+	VMOVAPS      Y1, 32(R8)
 	VBROADCASTSS 4(SI), Y6
 	VMULPS       Y4, Y6, Y7
-	VFMADD231PS  Y2, Y7, Y14
+	VFMADD213PS  64(R8), Y7, Y2
+	VMOVAPS      Y2, 64(R8)
 	VMULPS       Y5, Y6, Y7
-	VFMADD231PS  Y3, Y7, Y15
+	VFMADD213PS  96(R8), Y7, Y3
+	VMOVAPS      Y3, 96(R8)
 	ADDQ         $+384, AX
 	ADDQ         $+32, BX
 	ADDQ         $+128, CX
@@ -19849,11 +19775,11 @@ same:
 	MOVQ    c+48(FP), AX
 	MOVQ    ld+64(FP), CX
 	SHLQ    $0x02, CX
-	VMOVUPS Y12, (AX)
-	VMOVUPS Y13, 32(AX)
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
 	ADDQ    CX, AX
-	VMOVUPS Y14, (AX)
-	VMOVUPS Y15, 32(AX)
+	VMOVUPS Y2, (AX)
+	VMOVUPS Y3, 32(AX)
 	VZEROUPPER
 	RET
 

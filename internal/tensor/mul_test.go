@@ -171,3 +171,67 @@ func TestMulAddAndMulGatedAgreeWithMul(t *testing.T) {
 		})
 	}
 }
+
+// q8Activations rounds x as llama.cpp does for four-bit weights (quantize_row_q8_1): blocks of 32, an f16 scale.
+func q8Activations(x []float32) []float32 {
+	out := make([]float32, len(x))
+	for b := 0; b < len(x); b += 32 {
+		var big float32
+		for _, v := range x[b : b+32] {
+			big = max(big, v, -v)
+		}
+		d := big / 127
+		stored := halfToFloat(floatToHalf(d))
+		for i, v := range x[b : b+32] {
+			if d > 0 {
+				out[b+i] = stored * float32(math.Round(float64(v*(1/d))))
+			}
+		}
+	}
+	return out
+}
+
+func TestInt8ActivationsAreNoWorseThanThePeers(t *testing.T) {
+	const rows, tokens, cols = 48, 32, 768
+	for _, f := range []Format{Q4_0, Q4_1, Q4_K} {
+		t.Run(f.String(), func(t *testing.T) {
+			rng := newRNG(5)
+			raw := randomMatrix(rng, f, rows, cols)
+			x := randomFloats(rng, tokens*cols)
+			for i := range x {
+				x[i] *= float32(math.Exp(rng.NormFloat64())) // heavy tails, as a model has
+			}
+			want := exactProduct(raw, x, tokens)
+			peer := make([]float32, len(want))
+			for i, v := range exactProduct(raw, q8Activations(x), tokens) {
+				peer[i] = float32(v)
+			}
+			ours, theirs := relativeRMS(mulOn(1, packed(raw), x, tokens), want), relativeRMS(peer, want)
+			if ours > 1.02*theirs {
+				t.Errorf("relative error %.3g, the peer's rounding of activations alone gives %.3g", ours, theirs)
+			}
+		})
+	}
+}
+
+func TestMulDoesNotAllocate(t *testing.T) {
+	m := packed(randomMatrix(newRNG(1), Q8_0, 64, 64))
+	x := randomFloats(newRNG(2), 20*64)
+	a, out := NewActs(20, 64), make([]float32, 20*64)
+	team := NewTeam(1)
+	defer team.Close()
+	row := func(i int) []float32 { return x[i*64:][:64] }
+	for _, tokens := range []int{1, 6, 20} {
+		phase := func(t *Thread) {
+			a.Reset(m, tokens)
+			a.Pack(t, row)
+			m.Mul(t, a, out, 64)
+			m.MulAdd(t, a, out, 64)
+			m.MulGated(t, a, out, 64)
+		}
+		team.Run(phase) // grows the scratch memory
+		if n := testing.AllocsPerRun(10, func() { team.Run(phase) }); n != 0 {
+			t.Errorf("a phase of %d tokens allocates %v times, want none", tokens, n)
+		}
+	}
+}

@@ -22,6 +22,7 @@ type gen struct {
 	x, dx, sx Register
 	v         vregs
 	acc       []VecVirtual // [token][rows 0-7, 8-15] integers of a block, or f32 sums for floats
+	total     []VecVirtual // integers of the first half of a block, if sub-scales multiply sums
 	sum       []VecVirtual // f32 sums if in registers
 	mem       Mem          // otherwise on the stack
 	tmp       Mem          // the source's
@@ -86,11 +87,12 @@ func (g *gen) registers() {
 		}
 		return
 	}
-	size := 0
+	g.lateScales()
+	size, registerSums := 0, g.tokens <= inRegisters && (g.total == nil || g.tokens == 1)
 	if g.prologue != nil {
 		size += 128
 	}
-	if g.tokens > inRegisters {
+	if !registerSums {
 		size += 64 * g.tokens
 	}
 	if size > 0 {
@@ -101,7 +103,7 @@ func (g *gen) registers() {
 		g.tmp = Mem{Base: base}
 		g.mem = Mem{Base: base, Disp: size - 64*g.tokens}
 	}
-	if g.tokens <= inRegisters {
+	if registerSums {
 		g.sum = make([]VecVirtual, 2*g.tokens)
 		for i := range g.sum {
 			g.sum[i] = YMM()
@@ -112,6 +114,34 @@ func (g *gen) registers() {
 	VXORPS(g.v.t0, g.v.t0, g.v.t0)
 	for i := range g.acc {
 		VMOVAPS(g.v.t0, g.mem.Offset(32*i))
+	}
+}
+
+// lateScales decides to multiply a half block's sums instead of its weights by their sub-scales, and makes room for them.
+func (g *gen) lateScales() {
+	if g.prologue == nil || g.tokens > inRegisters {
+		return
+	}
+	g.prologue, g.v.late = nil, true
+	g.total = make([]VecVirtual, 2*g.tokens)
+	for i := range g.total {
+		g.total[i] = YMM()
+	}
+}
+
+// finishSub multiplies the sums of a half block by its sub-scales; after the second half acc has the block's integers.
+func (g *gen) finishSub(half int) {
+	for h, w := range []VecVirtual{g.v.w0, g.v.w1} {
+		VPMOVSXBD(at(g.p.s, 16*half+8*h), w)
+		for t := 0; t < g.tokens; t++ {
+			i := 2*t + h
+			if half == 0 {
+				VPMULLD(w, g.acc[i], g.total[i])
+				continue
+			}
+			VPMULLD(w, g.acc[i], g.acc[i])
+			VPADDD(g.total[i], g.acc[i], g.acc[i])
+		}
 	}
 }
 
@@ -169,6 +199,9 @@ func (g *gen) intLoop() {
 		for t := 0; t < g.tokens; t++ {
 			g.step(word, t)
 		}
+		if g.total != nil && i%8 == 7 {
+			g.finishSub(i / 8)
+		}
 	}
 	g.finishBlock()
 	ADDQ(I32(int32(g.quantSize)), g.p.q)
@@ -203,7 +236,7 @@ func (g *gen) step(word, t int) {
 		mul = func(w, x, dst Op) { VPMADDUBSW(x, w, dst) }
 		add = func(a, b, dst Op) { VPADDW(a, b, dst) }
 	}
-	if word == 0 {
+	if word == 0 || word == 8 && g.total != nil {
 		mul(g.v.w0, x, a0)
 		mul(g.v.w1, x, a1)
 		return

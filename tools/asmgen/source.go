@@ -29,6 +29,7 @@ type vregs struct {
 	w0, w1, t0, t1 VecVirtual
 	raw            []VecVirtual          // nil, or two that loadNibbles keeps its bytes in
 	kept           map[string]VecVirtual // constants in registers, if there is room
+	late           bool                  // loadSix leaves the sub-scales to finishSub
 }
 
 // constant is a vector of equal words as an operand: a register if it is kept in one.
@@ -204,7 +205,8 @@ func spreadSubScales(p pointers, v vregs, tmp Mem) {
 	}
 }
 
-// loadSix joins four low and two top bits, splits the two groups of eight rows, and multiplies by the sub-scales.
+// loadSix joins four low and two top bits, splits the two groups of eight rows, and multiplies by the sub-scales if it is not
+// cheaper to multiply the sums, as it is for few tokens.
 func loadSix(p pointers, v vregs, tmp Mem, pair int) {
 	VMOVDQU(at(p.q, pair%8*32), v.w0)
 	if pair >= 8 {
@@ -226,6 +228,8 @@ func loadSix(p pointers, v vregs, tmp Mem, pair int) {
 	VPAND(v.constant("lowByte"), v.w0, v.w0)
 	for h, w := range []VecVirtual{v.w0, v.w1} {
 		VPSUBW(v.constant("word32"), w, w)
-		VPMULLW(tmp.Offset(pair/8*64+32*h), w, w)
+		if !v.late {
+			VPMULLW(tmp.Offset(pair/8*64+32*h), w, w)
+		}
 	}
 }
