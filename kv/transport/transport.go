@@ -44,7 +44,8 @@ type Link interface {
 	Write(Page) error
 
 	// Open lets the pages of a grant land (target). It must be called before the
-	// GRANT is sent.
+	// GRANT is sent. An error is the caller's mistake; on a link that has ended,
+	// whose Down is on its way, there is none, and nothing lands.
 	Open(Grant) error
 
 	// Shut takes a grant back without an event (target): no page of x is accepted
