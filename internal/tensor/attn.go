@@ -26,10 +26,26 @@ func AttnQK(k []uint16, q []float32, ldQ, cols int, s []float32, ldS, dim int) {
 	attnQK(k, q, ldQ, cols, s, ldS, dim)
 }
 
-// AttnQKPages is AttnQK over a list of pages: the key of a page starts at pages[b][at], and its scores at s[16 b].
+// AttnQKPages is AttnQK over a list of pages: the key of a page starts at pages[b][at], and its scores at s[c*ldS + 16 b].
 func AttnQKPages(pages [][]uint16, at int, q []float32, ldQ, cols int, s []float32, ldS, dim int) {
+	if dim < dimStep || dim%dimStep != 0 || at < 0 {
+		panic(fmt.Sprintf("tensor: keys from %d on for a head of %d dimensions", at, dim))
+	}
+	if cols < 1 || ldQ < 0 || len(q) < (cols-1)*ldQ+dim || len(s) < (cols-1)*ldS+len(pages)*PageTokens {
+		panic(fmt.Sprintf("tensor: %d query columns in %d values and %d pages into %d scores", cols, len(q), len(pages), len(s)))
+	}
 	for b, page := range pages {
-		AttnQK(page[at:], q, ldQ, cols, s[b*PageTokens:], ldS, dim)
+		if len(page) < at+dim*PageTokens {
+			panic(fmt.Sprintf("tensor: page %d of %d values for keys of %d dimensions from %d on", b, len(page), dim, at))
+		}
+	}
+	attnQKPages(pages, at, q, ldQ, cols, s, ldS, dim)
+}
+
+// qkEach is attnQKPages one page at a time.
+func qkEach(pages [][]uint16, at int, q []float32, ldQ, cols int, s []float32, ldS, dim int) {
+	for b, page := range pages {
+		attnQK(page[at:], q, ldQ, cols, s[b*PageTokens:], ldS, dim)
 	}
 }
 

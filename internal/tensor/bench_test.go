@@ -72,26 +72,25 @@ func BenchmarkMatmul(b *testing.B) {
 func BenchmarkAttention(b *testing.B) {
 	for _, c := range []struct{ dim, cols int }{{64, 1}, {64, 3}, {64, 6}, {128, 2}, {128, 6}, {128, 8}} {
 		const pages = 128
-		k, v := randomHalves(1, pages*c.dim*PageTokens), randomHalves(2, pages*c.dim*PageTokens)
+		var k, v [][]uint16
+		for p := range pages {
+			k = append(k, randomHalves(uint64(p), c.dim*PageTokens))
+			v = append(v, randomHalves(uint64(p), c.dim*PageTokens))
+		}
 		q, out := randomFloats(newRNG(3), c.cols*c.dim), make([]float32, c.cols*c.dim)
-		s := make([]float32, c.cols*pages*PageTokens)
-		flops := 2 * float64(pages*PageTokens*c.dim*c.cols)
-		b.Run(fmt.Sprintf("QK/dim=%d/cols=%d", c.dim, c.cols), func(b *testing.B) {
-			for b.Loop() {
-				for p := range pages {
-					AttnQK(k[p*c.dim*PageTokens:], q, c.dim, c.cols, s[p*PageTokens:], pages*PageTokens, c.dim)
+		const tokens = pages * PageTokens
+		s := make([]float32, c.cols*tokens)
+		for name, fn := range map[string]func(){
+			"QK": func() { AttnQKPages(k, 0, q, c.dim, c.cols, s, tokens, c.dim) },
+			"AV": func() { AttnAVPages(v, 0, c.dim, s, tokens, c.cols, out, c.dim, c.dim, tokens) },
+		} {
+			b.Run(fmt.Sprintf("%s/dim=%d/cols=%d", name, c.dim, c.cols), func(b *testing.B) {
+				for b.Loop() {
+					fn()
 				}
-			}
-			b.ReportMetric(flops*float64(b.N)/b.Elapsed().Seconds()/1e9, "Gflop/s")
-		})
-		b.Run(fmt.Sprintf("AV/dim=%d/cols=%d", c.dim, c.cols), func(b *testing.B) {
-			for b.Loop() {
-				for p := range pages {
-					AttnAV(v[p*c.dim*PageTokens:], c.dim, s[p*PageTokens:], pages*PageTokens, c.cols, out, c.dim, c.dim, PageTokens)
-				}
-			}
-			b.ReportMetric(flops*float64(b.N)/b.Elapsed().Seconds()/1e9, "Gflop/s")
-		})
+				b.ReportMetric(2*float64(tokens*c.dim*c.cols)*float64(b.N)/b.Elapsed().Seconds()/1e9, "Gflop/s")
+			})
+		}
 	}
 }
 

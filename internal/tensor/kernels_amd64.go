@@ -239,6 +239,26 @@ func attnQK(k []uint16, q []float32, ldQ, cols int, s []float32, ldS, dim int) {
 	}
 }
 
+// attnQKPages takes several pages at a time where few columns would leave a page's sums waiting for each other.
+func attnQKPages(pages [][]uint16, at int, q []float32, ldQ, cols int, s []float32, ldS, dim int) {
+	if cols > 3 || !accelerated {
+		qkEach(pages, at, q, ldQ, cols, s, ldS, dim)
+		return
+	}
+	step := [...]int{1: 4, 2: 2, 3: 2}[cols]
+	for ; len(pages) >= step; pages, s = pages[step:], s[step*PageTokens:] {
+		switch cols {
+		case 1:
+			attnQKx1p4(first(pages), at, first(q), ldQ, first(s), ldS, dim)
+		case 2:
+			attnQKx2p2(first(pages), at, first(q), ldQ, first(s), ldS, dim)
+		default:
+			attnQKx3p2(first(pages), at, first(q), ldQ, first(s), ldS, dim)
+		}
+	}
+	qkEach(pages, at, q, ldQ, cols, s, ldS, dim)
+}
+
 func attnAV(pages [][]uint16, at, ldV int, p []float32, ldP, cols int, out []float32, ldOut, dims, n int) {
 	if !accelerated {
 		attnAVGo(pages, at, ldV, p, ldP, cols, out, ldOut, dims, n)

@@ -49,6 +49,10 @@ func attnQK(k []uint16, q []float32, ldQ, cols int, s []float32, ldS, dim int) {
 	attnQKGo(k, q, ldQ, cols, s, ldS, dim)
 }
 
+func attnQKPages(pages [][]uint16, at int, q []float32, ldQ, cols int, s []float32, ldS, dim int) {
+	qkEach(pages, at, q, ldQ, cols, s, ldS, dim)
+}
+
 func attnAV(pages [][]uint16, at, ldV int, p []float32, ldP, cols int, out []float32, ldOut, dims, n int) {
 	attnAVGo(pages, at, ldV, p, ldP, cols, out, ldOut, dims, n)
 }

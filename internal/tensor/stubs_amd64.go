@@ -164,6 +164,9 @@ func storeLaneAVX2(dst *uint16, src *float32, n int)
 func attnQKx1(k *uint16, q *float32, ldQ int, s *float32, ldS int, dim int)
 
 //go:noescape
+func attnQKx1p4(pages *[]uint16, at int, q *float32, ldQ int, s *float32, ldS int, dim int)
+
+//go:noescape
 func attnAVx1d64(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
 
 //go:noescape
@@ -173,6 +176,9 @@ func attnAVx1d16(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *flo
 func attnQKx2(k *uint16, q *float32, ldQ int, s *float32, ldS int, dim int)
 
 //go:noescape
+func attnQKx2p2(pages *[]uint16, at int, q *float32, ldQ int, s *float32, ldS int, dim int)
+
+//go:noescape
 func attnAVx2d32(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
 
 //go:noescape
@@ -180,6 +186,9 @@ func attnAVx2d16(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *flo
 
 //go:noescape
 func attnQKx3(k *uint16, q *float32, ldQ int, s *float32, ldS int, dim int)
+
+//go:noescape
+func attnQKx3p2(pages *[]uint16, at int, q *float32, ldQ int, s *float32, ldS int, dim int)
 
 //go:noescape
 func attnAVx3d32(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)

@@ -82,6 +82,68 @@ func attnQK(cols int) {
 	RET()
 }
 
+// qkPages is how many pages attnQKPages takes at a time for one to three columns: enough for eight or more chains of sums.
+func qkPages(cols int) int { return []int{0, 4, 2, 2}[cols] }
+
+// attnQKPages is attnQK over the first qkPages of a list of pages, whose keys start at pages[b][at]; scores of page b are 16 b on.
+func attnQKPages(cols int) {
+	n := qkPages(cols)
+	TEXT(fmt.Sprintf("attnQKx%dp%d", cols, n), noSplit,
+		"func(pages *[]uint16, at int, q *float32, ldQ int, s *float32, ldS, dim int)")
+	Pragma("noescape")
+	list, offset, dim := Load(Param("pages"), GP64()), Load(Param("at"), GP64()), Load(Param("dim"), GP64())
+	SHLQ(Imm(1), offset)
+	q := newColumns(cols, Load(Param("q"), GP64()), Load(Param("ldQ"), GP64()))
+	pages := make([]Register, n)
+	acc := make([]VecVirtual, 2*cols*n)
+	for i := range pages {
+		pages[i] = GP64()
+		MOVQ(at(list, 24*i), pages[i])
+		ADDQ(offset, pages[i])
+	}
+	for i := range acc {
+		acc[i] = YMM()
+		VXORPS(acc[i], acc[i], acc[i])
+	}
+	k := YMM()
+	x := make([]VecVirtual, cols)
+	for c := range x {
+		x[c] = YMM()
+	}
+	Label("dims")
+	for u := 0; u < 2; u++ {
+		for c := range x {
+			VBROADCASTSS(q.row(c, 4*u), x[c])
+		}
+		for p, page := range pages {
+			for h := 0; h < 2; h++ {
+				VCVTPH2PS(at(page, 32*u+16*h), k)
+				for c := range x {
+					VFMADD231PS(k, x[c], acc[2*(p*cols+c)+h])
+				}
+			}
+		}
+	}
+	for _, page := range pages {
+		ADDQ(Imm(64), page)
+	}
+	q.advance(8)
+	SUBQ(Imm(2), dim)
+	JNZ(LabelRef("dims"))
+	s := Load(Param("s"), GP64())
+	ldS := Load(Param("ldS"), GP64())
+	SHLQ(Imm(2), ldS)
+	for c := 0; c < cols; c++ {
+		for p := range pages {
+			VMOVUPS(acc[2*(p*cols+c)], at(s, 64*p))
+			VMOVUPS(acc[2*(p*cols+c)+1], at(s, 64*p+32))
+		}
+		ADDQ(ldS, s)
+	}
+	VZEROUPPER()
+	RET()
+}
+
 // avDims are the numbers of dimensions of which attnAV keeps sums for a number of columns: wide enough for eight chains of
 // sums if the registers allow, and 16 for what is left.
 func avDims(cols int) []int {

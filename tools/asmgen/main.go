@@ -35,6 +35,9 @@ func main() {
 	storeLane()
 	for cols := 1; cols <= 6; cols++ {
 		attnQK(cols)
+		if cols <= 3 {
+			attnQKPages(cols)
+		}
 		for _, dims := range avDims(cols) {
 			attnAV(cols, dims)
 		}
