@@ -15,6 +15,7 @@ import (
 
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
 	"github.com/bulkhead-kv/bulkhead/internal/node"
+	"github.com/bulkhead-kv/bulkhead/internal/supervisor"
 )
 
 const clusterLong = `The cluster file names the model, the workers with their addresses, and the
@@ -34,7 +35,6 @@ The second ends the process at once.`
 type nodeFlags struct {
 	cluster, ledger, level *string
 	drain                  *time.Duration
-	readyFD                *int
 }
 
 func addNodeFlags(cmd *cobra.Command) nodeFlags {
@@ -43,9 +43,7 @@ func addNodeFlags(cmd *cobra.Command) nodeFlags {
 		ledger:  cmd.Flags().String("ledger", "", "folder of this node's ledger (default: ledger/NAME in the data folder)"),
 		level:   cmd.Flags().String("log-level", "info", "debug, info, warn or error"),
 		drain:   cmd.Flags().Duration("drain", 30*time.Second, "how long running requests may go on when the process shall end"),
-		readyFD: cmd.Flags().Int("ready-fd", 0, "file descriptor to write a line to when ready"),
 	}
-	_ = cmd.Flags().MarkHidden("ready-fd") // for the supervisor; the flag exists
 	return f
 }
 
@@ -75,21 +73,22 @@ func logger(level string) (*slog.Logger, error) {
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l})), nil
 }
 
-// ready tells the supervisor, if there is one, in one line.
-func (f nodeFlags) ready(line string) {
-	if *f.readyFD > 0 {
-		out := os.NewFile(uintptr(*f.readyFD), "ready")
-		fmt.Fprintln(out, line)
-		out.Close()
-	}
-}
+// alive tells the supervisor that this process lives. That the supervisor is gone
+// is not for this process to handle: the kernel ends it.
+func alive(p *supervisor.Parent) func() { return func() { _ = p.Alive() } }
 
 // drainable gives a channel that the first signal closes and a context that the
-// second one ends.
-func drainable(parent context.Context) (ctx context.Context, drain <-chan struct{}, stop func()) {
+// second one ends. A supervised process leaves Ctrl-C, which its whole terminal
+// group gets, to the supervisor: that ends its children in order.
+func drainable(parent context.Context, supervised bool) (ctx context.Context, drain <-chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(parent)
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	signal.Notify(signals, syscall.SIGTERM)
+	if supervised {
+		signal.Ignore(os.Interrupt)
+	} else {
+		signal.Notify(signals, os.Interrupt)
+	}
 	first := make(chan struct{})
 	go func() {
 		for n := 0; ; n++ {
@@ -118,8 +117,8 @@ func newWorker(role cluster.Role) *cobra.Command {
 	}
 	f := addNodeFlags(cmd)
 	name := cmd.Flags().String("name", "", "this worker's name in the cluster file (required)")
-	weights := cmd.Flags().Int("weights-fd", 0, "file descriptor of weights that the supervisor shares")
-	_ = cmd.Flags().MarkHidden("weights-fd") // for the supervisor; the flag exists
+	shared := cmd.Flags().Bool("shared-weights", false, "use the weights that the supervisor passes on")
+	_ = cmd.Flags().MarkHidden("shared-weights") // for the supervisor; the flag exists
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		file, err := f.file()
 		if err != nil {
@@ -136,12 +135,16 @@ func newWorker(role cluster.Role) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		o := node.WorkerOptions{File: file, Name: *name, Home: home, Ledger: f.ledgerDir(home, *name), Ready: func() { f.ready("ready") },
-			DrainMax: *f.drain, Log: log, Build: version()}
-		if *weights > 0 {
-			o.Weights = os.NewFile(uintptr(*weights), "weights")
+		parent, err := supervisor.FindParent()
+		if err != nil {
+			return err
 		}
-		ctx, drain, stop := drainable(cmd.Context())
+		o := node.WorkerOptions{File: file, Name: *name, Home: home, Ledger: f.ledgerDir(home, *name), Epoch: parent.Epoch(),
+			Ready: func() error { return parent.Ready(*name) }, Alive: alive(parent), DrainMax: *f.drain, Log: log, Build: version()}
+		if *shared {
+			o.Weights = supervisor.File(0, "weights")
+		}
+		ctx, drain, stop := drainable(cmd.Context(), parent.Supervised())
 		defer stop()
 		o.Drain = drain
 		return node.RunWorker(ctx, o)
@@ -178,10 +181,14 @@ func newGateway() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		ctx, drain, stop := drainable(cmd.Context())
+		parent, err := supervisor.FindParent()
+		if err != nil {
+			return err
+		}
+		ctx, drain, stop := drainable(cmd.Context(), parent.Supervised())
 		defer stop()
 		return node.RunGateway(ctx, node.GatewayOptions{File: file, Home: home, Ledger: f.ledgerDir(home, file.Gateway.Name), Tenants: tenants,
-			Reserve: *reserve, Timeout: *timeout, Ready: f.ready, Drain: drain, DrainMax: *f.drain, Log: log})
+			Reserve: *reserve, Timeout: *timeout, Ready: parent.Ready, Alive: alive(parent), Drain: drain, DrainMax: *f.drain, Log: log})
 	}
 	return cmd
 }

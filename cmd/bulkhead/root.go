@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/bulkhead-kv/bulkhead/internal/cluster"
 )
 
 const rootLong = `Bulkhead serves large language models to many tenants. Prefill and decode run
@@ -43,6 +45,8 @@ func newRoot() *cobra.Command {
 	root.PersistentFlags().String("home", "", "data folder (default: bulkhead in XDG_DATA_HOME or ~/.local/share)")
 	root.AddCommand(
 		newPull(), newList(), newShow(), newRemove(), newCapacity(),
+		newServe(), newRun(), newChat(),
+		newGateway(), newWorker(cluster.Prefill), newWorker(cluster.Decode),
 		newTenant(), newCerts(),
 		newCompletion(), newVersion(),
 	)

@@ -26,9 +26,10 @@ type GatewayOptions struct {
 	Owner   string // owned_by in /v1/models
 	// Reserve is the output granted to requests that name no maximum, in tokens; 0: the default.
 	Reserve  int
-	Timeout  time.Duration        // of a request; 0: the default
-	Ready    func(address string) // called once, when the gateway listens and a pair of workers can serve
-	Drain    <-chan struct{}      // closed when the gateway shall end
+	Timeout  time.Duration              // of a request; 0: the default
+	Ready    func(address string) error // called once, when the gateway listens and a pair of workers can serve
+	Alive    func()                     // called about once a second
+	Drain    <-chan struct{}            // closed when the gateway shall end
 	DrainMax time.Duration
 	Log      *slog.Logger
 }
@@ -118,16 +119,21 @@ func serveGateway(ctx context.Context, o GatewayOptions, g *gateway.Gateway, ten
 	return errors.Join(err, <-followed)
 }
 
-// announce says that the gateway is ready as soon as a pair of workers is.
+// announce says that the gateway is ready as soon as a pair of workers is, and
+// then that it lives.
 func announce(ctx context.Context, o GatewayOptions, g *gateway.Gateway, address string) {
 	o.Log.Info("gateway listens", "address", address)
 	ticker := time.NewTicker(10 * time.Millisecond)
 	defer ticker.Stop()
-	for {
-		if ok, _ := g.Ready(); ok {
-			o.Ready(address)
-			return
+	for said := false; ; {
+		if ok, _ := g.Ready(); ok && !said {
+			said = true
+			ticker.Reset(time.Second)
+			if err := o.Ready(address); err != nil {
+				o.Log.Error("nobody was told that the gateway is ready", "error", err)
+			}
 		}
+		o.Alive()
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():

@@ -30,15 +30,14 @@ type WorkerOptions struct {
 	Home     string          // where models are
 	Ledger   string          // folder of this node's ledger
 	Weights  *os.File        // shared weights of the supervisor, or nil: load them
-	Ready    func()          // called once, when the worker takes jobs
+	Epoch    kv.Epoch        // of this start; 0: a random one
+	Ready    func() error    // called once, when the worker takes jobs
+	Alive    func()          // called at least once a second while the loop turns
 	Drain    <-chan struct{} // closed when the worker shall take no more jobs and end
 	DrainMax time.Duration   // how long running jobs may go on then
 	Log      *slog.Logger
 	Build    string
 }
-
-// ReservedPages is what a pool keeps for health probes.
-const ReservedPages = 4
 
 // runner is a prefill or a decode worker.
 type runner interface {
@@ -65,7 +64,10 @@ func RunWorker(ctx context.Context, o WorkerOptions) (err error) {
 		return err
 	}
 	opened.add(loaded.Close)
-	epoch := worker.RandomEpoch()
+	epoch := o.Epoch
+	if epoch == 0 {
+		epoch = worker.RandomEpoch()
+	}
 	record, err := ledger.Open(ledger.Config{Dir: o.Ledger, Node: o.Name, Epoch: epoch, Log: o.Log})
 	if err != nil {
 		return err
@@ -101,8 +103,8 @@ func workerConfig(o WorkerOptions, spec cluster.Worker, m *Loaded, record *ledge
 		return worker.Config{}, err
 	}
 	return worker.Config{
-		Node: spec.Name, Epoch: epoch, ModelName: m.Name, Model: m.Model, Threads: threads, PoolPages: pages + ReservedPages,
-		ReservedPages: ReservedPages, ContextTokens: context, Explicit: o.File.Context > 0, Record: record, Log: o.Log, DrainMax: o.DrainMax, Build: o.Build,
+		Node: spec.Name, Epoch: epoch, ModelName: m.Name, Model: m.Model, Threads: threads, PoolPages: pages + capacity.ReservedPages,
+		ReservedPages: capacity.ReservedPages, ContextTokens: context, Explicit: o.File.Context > 0, Record: record, Log: o.Log, DrainMax: o.DrainMax, Build: o.Build, Alive: o.Alive,
 	}, nil
 }
 
@@ -224,7 +226,10 @@ func serveWorker(ctx context.Context, o WorkerOptions, spec cluster.Worker, s cl
 	server := cluster.NewServer(cluster.ServerConfig{Security: s, JobsMax: worker.JobsMax, Log: o.Log}, run.Handler())
 	go func() { served <- server.Serve(ctx, ln) }()
 	go func() { loopEnded <- run.Run(ctx) }()
-	o.Ready()
+	if err := o.Ready(); err != nil {
+		stop()
+		return errors.Join(err, <-served, <-loopEnded, closeTransfer())
+	}
 	o.Log.Info("worker is ready", "node", spec.Name, "role", spec.Role, "control", spec.Control, "transfer", spec.Transfer)
 	drain := o.Drain
 	for {

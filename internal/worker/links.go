@@ -194,7 +194,7 @@ func (d *Decode) noteDials() {
 		select {
 		case f := <-d.refusal:
 			if d.failures[f.node] != f.err.Error() {
-				d.Log.Warn("no link", "node", f.node, "error", f.err)
+				d.Log.Info("no link", "node", f.node, "error", f.err)
 			}
 			d.failures[f.node] = f.err.Error()
 		default:

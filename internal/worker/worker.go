@@ -74,6 +74,7 @@ type Config struct {
 	Log           *slog.Logger  // ids and numbers only
 	DrainMax      time.Duration // how long a drain waits for running jobs
 	Build         string        // version of the binary
+	Alive         func()        // called by the loop about once a second; may be nil
 }
 
 // Validate reports everything that is wrong with the configuration.
@@ -122,6 +123,7 @@ type base struct {
 	board        *cluster.Board // safe for concurrent use
 	published    cluster.Status
 	publishedAt  time.Time
+	aliveAt      time.Time
 }
 
 func newBase(c Config, role cluster.Role) (*base, error) {
@@ -266,6 +268,10 @@ func (b *base) tick(p part, now time.Time) {
 		p.abandon(fault.Unavailable)
 	}
 	p.tick(now)
+	if b.Alive != nil && now.Sub(b.aliveAt) >= time.Second {
+		b.aliveAt = now
+		b.Alive()
+	}
 }
 
 func (b *base) accept(p part, v any) {

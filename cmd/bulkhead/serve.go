@@ -1,0 +1,144 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bulkhead-kv/bulkhead/internal/capacity"
+	"github.com/bulkhead-kv/bulkhead/internal/cluster"
+	"github.com/bulkhead-kv/bulkhead/internal/machine"
+	"github.com/bulkhead-kv/bulkhead/internal/node"
+	"github.com/bulkhead-kv/bulkhead/internal/store"
+	"github.com/bulkhead-kv/bulkhead/internal/tracer"
+)
+
+const serveLong = `Serve a model on this machine: a gateway, prefill workers and decode workers as
+child processes that share one copy of the weights. Prefill writes KV pages into
+decode's pool over shared memory, or over TCP with TLS.
+
+Without MODEL it serves the built-in tracer, which continues text by what it
+finds in its context. Without --tenants it makes two tenants for this run and
+prints their keys.
+
+Ctrl-C or SIGTERM drains: running answers end, new requests are refused. The
+second one ends everything at once. A child that dies is restarted.`
+
+func newServe() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "serve [MODEL]",
+		Short: "serve a model to several tenants from this machine",
+		Long:  serveLong,
+		Example: `  bulkhead serve
+  bulkhead serve smollm2:135m --listen 127.0.0.1:8000 --tenants tenants.json
+  bulkhead serve smollm2:135m --context 4096 --prefills 2 --decodes 2 --transfer tcp`,
+		Args:              args(cobra.MaximumNArgs(1)),
+		ValidArgsFunction: modelNames,
+	}
+	var o node.ServeOptions
+	flags := cmd.Flags()
+	flags.StringVar(&o.Listen, "listen", "127.0.0.1:8080", "address of the API; anything but loopback should have --tls-cert")
+	context := flags.String("context", "auto", `served context in tokens, or "auto": as much as model and pools allow`)
+	flags.IntVar(&o.Prefills, "prefills", 1, "prefill workers")
+	flags.IntVar(&o.Decodes, "decodes", 1, "decode workers")
+	flags.IntVar(&o.PoolP, "prefill-pool", 0, "tokens of a prefill worker's pool (default: chosen)")
+	flags.IntVar(&o.PoolD, "decode-pool", 0, "tokens of a decode worker's pool (default: chosen)")
+	flags.IntVar(&o.Threads, "threads", runtime.NumCPU(), "engine threads of each worker")
+	transfer := flags.String("transfer", "shm", "how pages travel: shm or tcp")
+	flags.String("tenants", "", "tenants file (default: two tenants with new keys, for this run)")
+	cert := flags.String("tls-cert", "", "certificate of the API in PEM")
+	key := flags.String("tls-key", "", "private key of the API in PEM")
+	flags.StringVar(&o.Ledger, "ledger", "", "folder of the ledgers (default: ledger in the data folder)")
+	flags.StringVar(&o.ReadyFile, "ready-file", "", "file to write, in JSON, once the server is ready")
+	flags.DurationVar(&o.Timeout, "timeout", 10*time.Minute, "longest time from admission to the end of an answer")
+	flags.DurationVar(&o.DrainMax, "drain", 30*time.Second, "how long running answers may go on at the end")
+	flags.StringVar(&o.LogLevel, "log-level", "warn", "debug, info, warn or error")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		o.Model = tracer.Name
+		if len(args) > 0 {
+			o.Model = args[0]
+		}
+		if err := completeServe(cmd, &o, *context, *transfer, *cert, *key); err != nil {
+			return err
+		}
+		if err := fits(cmd, &o); err != nil {
+			return err
+		}
+		ctx, drain, stop := drainable(cmd.Context(), false)
+		defer stop()
+		o.Drain = drain
+		return node.Serve(ctx, o)
+	}
+	return cmd
+}
+
+// completeServe checks the flags and fills in what depends on the data folder.
+func completeServe(cmd *cobra.Command, o *node.ServeOptions, context, transfer, cert, key string) (err error) {
+	if o.Context, err = contextTokens(context); err != nil {
+		return err
+	}
+	switch {
+	case min(o.Prefills, o.Decodes, o.Threads) < 1 || min(o.PoolP, o.PoolD) < 0:
+		return usageError{errors.New("workers and threads must be 1 or more, and pools 0 (chosen) or more")}
+	case transfer != "shm" && transfer != "tcp":
+		return usageError{fmt.Errorf("transfer is %q, want shm or tcp", transfer)}
+	case (cert == "") != (key == ""):
+		return usageError{errors.New("--tls-cert and --tls-key go together")}
+	}
+	o.TCP = transfer == "tcp"
+	if cert != "" {
+		o.TLS = &cluster.PublicTLS{Cert: cert, Key: key}
+	}
+	if o.Log, err = logger(o.LogLevel); err != nil {
+		return err
+	}
+	if o.Home, err = homeOf(cmd); err != nil {
+		return err
+	}
+	if o.Ledger == "" {
+		o.Ledger = filepath.Join(o.Home, "ledger")
+	}
+	o.Tenants = cmd.Flag("tenants").Value.String()
+	o.Out = cmd.OutOrStdout()
+	return nil
+}
+
+// fits does the sum that `bulkhead capacity` prints: what cannot fit is not started.
+// What was chosen for the pools is what the workers get.
+func fits(cmd *cobra.Command, o *node.ServeOptions) error {
+	loaded, err := node.OpenFile(o.Home, o.Model)
+	if err != nil {
+		return err
+	}
+	defer loaded.Close()
+	m := named{name: loaded.Name, file: loaded.File}
+	if m.Description, err = store.Describe(loaded.File); err != nil {
+		return err
+	}
+	layout, err := m.layout()
+	if err != nil {
+		return fmt.Errorf("model %s: %w", m.name, err)
+	}
+	memory, err := machine.ReadMemory(os.DirFS("/"))
+	if err != nil {
+		return err
+	}
+	sum := capacity.Compute(
+		capacity.Model{Name: m.name, WeightBytes: packedBytes(m.file), ScratchBytes: scratchBytes(m), ContextTokens: m.ContextTokens, Layout: layout},
+		capacity.Machine{MemoryBytes: memory.Bytes, Source: memory.Source},
+		capacity.Demand{ContextTokens: o.Context, Prefill: capacity.Workers{Count: o.Prefills, PoolTokens: o.PoolP},
+			Decode: capacity.Workers{Count: o.Decodes, PoolTokens: o.PoolD}})
+	if !sum.Fits() {
+		return fmt.Errorf("model %s does not fit: %s (see \"bulkhead capacity %s\")", m.name, sum.Problems[0], o.Model)
+	}
+	for _, w := range sum.Warnings {
+		fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", w)
+	}
+	o.PoolP, o.PoolD = sum.Prefill.Tokens(), sum.Decode.Tokens()
+	return nil
+}

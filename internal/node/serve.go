@@ -1,0 +1,304 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/bulkhead-kv/bulkhead/internal/certs"
+	"github.com/bulkhead-kv/bulkhead/internal/cluster"
+	"github.com/bulkhead-kv/bulkhead/internal/model"
+	"github.com/bulkhead-kv/bulkhead/internal/supervisor"
+	"github.com/bulkhead-kv/bulkhead/internal/tenant"
+	"github.com/bulkhead-kv/bulkhead/internal/tracer"
+)
+
+// ServeOptions is what one machine serves.
+type ServeOptions struct {
+	Model     string // name in the store, path, or the built-in one
+	Home      string
+	Listen    string // host:port of the API
+	Context   int    // served context in tokens; 0: as much as model and pools allow
+	Prefills  int    // prefill workers
+	Decodes   int    // decode workers
+	PoolP     int    // tokens of a prefill worker's pool; 0: chosen
+	PoolD     int    // tokens of a decode worker's pool; 0: chosen
+	Threads   int    // engine threads of a worker; 0: all cores
+	TCP       bool   // pages over TCP with TLS instead of shared memory
+	Tenants   string // tenants file; empty: two tenants with new keys, for this run
+	TLS       *cluster.PublicTLS
+	Ledger    string // folder of the ledgers
+	ReadyFile string // where to say, in JSON, that the server is ready; empty: nowhere
+	Timeout   time.Duration
+	DrainMax  time.Duration
+	LogLevel  string
+	Drain     <-chan struct{}
+	Out       io.Writer // for the person who started it
+	Log       *slog.Logger
+}
+
+// prefillNice puts running answers before new prompts on shared cores.
+const prefillNice = 10
+
+// demoTenants are made for a run that names no tenants file.
+var demoTenants = [...]string{"tenant-a", "tenant-b"}
+
+// Serve runs gateway and workers as child processes until a drain is complete or
+// ctx ends. Certificates, sockets and the demo tenants live in a private folder
+// that is gone afterwards.
+func Serve(ctx context.Context, o ServeOptions) (err error) {
+	var opened closers
+	defer func() { err = errors.Join(err, opened.close()) }()
+	dir, err := os.MkdirTemp("", "bulkhead-")
+	if err != nil {
+		return fmt.Errorf("private folder: %w", err)
+	}
+	opened.add(func() error { return os.RemoveAll(dir) })
+	loaded, err := OpenFile(o.Home, o.Model)
+	if err != nil {
+		return err
+	}
+	weights, err := model.Share(loaded.File)
+	if err != nil {
+		return errors.Join(fmt.Errorf("model %s: %w", loaded.Name, err), loaded.Close())
+	}
+	opened.add(weights.Close)
+	if err := loaded.Close(); err != nil {
+		return err
+	}
+	s := &serving{ServeOptions: o, dir: dir, weights: weights, model: loaded.Name}
+	return s.run(ctx)
+}
+
+// serving is one run of Serve.
+type serving struct {
+	ServeOptions
+	dir     string
+	weights *os.File
+	model   string
+	file    string            // cluster file
+	keys    map[string]string // tenant: key, of demo tenants
+}
+
+func (s *serving) run(ctx context.Context) error {
+	if err := s.fixListen(); err != nil {
+		return err
+	}
+	f := s.clusterFile()
+	if err := s.issue(f); err != nil {
+		return err
+	}
+	text, err := f.Marshal()
+	if err != nil {
+		return err
+	}
+	s.file = filepath.Join(s.dir, "cluster.yaml")
+	if err := os.WriteFile(s.file, text, 0o600); err != nil {
+		return err
+	}
+	if err := s.makeTenants(); err != nil {
+		return err
+	}
+	return s.supervise(ctx, f)
+}
+
+// supervise runs the children until a drain has ended them. When ctx ends, they
+// are killed.
+func (s *serving) supervise(ctx context.Context, f *cluster.File) error {
+	sup, err := supervisor.New(supervisor.Config{Children: s.children(f), Grace: s.DrainMax + drainSlack, Log: s.Log})
+	if err != nil {
+		return err
+	}
+	running, drain := context.WithCancel(ctx)
+	defer drain()
+	stopKill := context.AfterFunc(ctx, sup.Kill)
+	defer stopKill()
+	announced := make(chan error, 1)
+	go func() { announced <- s.announceWhenReady(running, sup) }()
+	go func() {
+		select {
+		case <-s.Drain:
+			drain()
+		case <-running.Done():
+		}
+	}()
+	err = sup.Run(running)
+	drain()
+	return errors.Join(err, <-announced)
+}
+
+// drainSlack is what a child has beyond its own drain before it is killed.
+const drainSlack = 5 * time.Second
+
+func (s *serving) announceWhenReady(ctx context.Context, sup *supervisor.Supervisor) error {
+	states, err := sup.AwaitReady(ctx)
+	if err != nil {
+		return nil // the end of the run says why
+	}
+	return s.announce(states[len(states)-1].Ready)
+}
+
+// fixListen finds out before anything is started that the address is taken, and
+// turns port 0 into a port, which restarts of the gateway keep.
+func (s *serving) fixListen() error {
+	ln, err := net.Listen("tcp", s.Listen)
+	if err != nil {
+		return fmt.Errorf("listen at %s: %w; choose another address with --listen", s.Listen, err)
+	}
+	s.Listen = ln.Addr().String()
+	return ln.Close()
+}
+
+func (s *serving) clusterFile() *cluster.File {
+	at := func(name string) string { return filepath.Join(s.dir, name) }
+	f := &cluster.File{Model: s.Model, Context: cluster.Context(s.Context),
+		TLS:     cluster.TLS{CA: at("ca.pem"), Cert: at("{name}.pem"), Key: at("{name}-key.pem")},
+		Gateway: cluster.Gateway{Name: "gateway", Listen: s.Listen, TLS: s.ServeOptions.TLS}}
+	for i := range s.Prefills {
+		name := "p" + strconv.Itoa(i)
+		f.Workers = append(f.Workers, cluster.Worker{Name: name, Role: cluster.Prefill, Control: "unix://" + at(name+".control"),
+			Transfer: s.transfer(name), Pool: cluster.Pool{Tokens: s.PoolP}, Threads: s.Threads})
+	}
+	for i := range s.Decodes {
+		name := "d" + strconv.Itoa(i)
+		f.Workers = append(f.Workers, cluster.Worker{Name: name, Role: cluster.Decode, Control: "unix://" + at(name+".control"),
+			Pool: cluster.Pool{Tokens: s.PoolD}, Threads: s.Threads})
+	}
+	return f
+}
+
+// transfer is where decode workers reach a prefill worker: a socket in the private
+// folder, or a port that was free a moment ago.
+func (s *serving) transfer(name string) string {
+	if !s.TCP {
+		return "shm://" + filepath.Join(s.dir, name+".transfer")
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "tcp://127.0.0.1:0"
+	}
+	defer ln.Close()
+	return "tcp://" + ln.Addr().String()
+}
+
+// issue makes certificates for this run's nodes.
+func (s *serving) issue(f *cluster.File) error {
+	authority, _, err := certs.OpenAuthority(s.dir, time.Now())
+	if err != nil {
+		return err
+	}
+	names := []string{f.Gateway.Name}
+	for _, w := range f.Workers {
+		names = append(names, w.Name)
+	}
+	for _, name := range names {
+		id, err := f.Identity(name)
+		if err != nil {
+			return err
+		}
+		if _, err := authority.Issue(id, nil, time.Now()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *serving) makeTenants() error {
+	if s.Tenants != "" {
+		return nil
+	}
+	s.Tenants, s.keys = filepath.Join(s.dir, "tenants.json"), map[string]string{}
+	for _, name := range demoTenants {
+		key, err := tenant.Add(s.Tenants, name, tenant.Limits{}, time.Now())
+		if err != nil {
+			return err
+		}
+		s.keys[name] = key
+	}
+	return nil
+}
+
+func (s *serving) children(f *cluster.File) []supervisor.Child {
+	common := []string{"--cluster", s.file, "--home", s.Home, "--log-level", s.LogLevel, "--drain", s.DrainMax.String()}
+	own := func(role, name string, more ...string) []string {
+		return slices.Concat([]string{role}, common, []string{"--ledger", filepath.Join(s.Ledger, name)}, more)
+	}
+	var all []supervisor.Child
+	for _, w := range f.Workers {
+		c := supervisor.Child{Name: w.Name, Args: own(w.Role.String(), w.Name, "--name", w.Name, "--shared-weights"),
+			Files: []*os.File{s.weights}, Silence: childSilence, Wave: 1}
+		if w.Role == cluster.Prefill {
+			c.Nice = prefillNice
+		}
+		all = append(all, c)
+	}
+	gatewayArgs := []string{"--tenants", s.Tenants}
+	if s.Timeout > 0 {
+		gatewayArgs = append(gatewayArgs, "--timeout", s.Timeout.String())
+	}
+	return append(all, supervisor.Child{Name: f.Gateway.Name, Args: own("gateway", f.Gateway.Name, gatewayArgs...), Silence: childSilence})
+}
+
+// childSilence is how long a child may show no sign of life before it is taken for
+// stopped and killed.
+const childSilence = 15 * time.Second
+
+// ready is what the ready file holds.
+type ready struct {
+	URL   string            `json:"url"`
+	Keys  map[string]string `json:"keys"`
+	Model string            `json:"model"`
+}
+
+// announce tells whoever started the server where it is and how to use it, once.
+func (s *serving) announce(address string) error {
+	scheme := "http"
+	if s.ServeOptions.TLS != nil {
+		scheme = "https"
+	}
+	r := ready{URL: scheme + "://" + address, Keys: s.keys, Model: s.model}
+	fmt.Fprintf(s.Out, "serving %s at %s\n", r.Model, r.URL)
+	for _, name := range demoTenants {
+		if key, made := s.keys[name]; made {
+			fmt.Fprintf(s.Out, "%s  %s\n", name, key)
+		}
+	}
+	if key, made := s.keys[demoTenants[0]]; made {
+		fmt.Fprintf(s.Out, "\n%s\n\n", s.example(r.URL, key))
+	}
+	if s.ReadyFile == "" {
+		return nil
+	}
+	return writeReady(s.ReadyFile, r)
+}
+
+// example is a request to paste. The built-in model goes on with what its context
+// holds; others get a question.
+func (s *serving) example(url, key string) string {
+	body := `{"model":"` + s.model + `","messages":[{"role":"user","content":"Name three colours."}]}`
+	if s.model == tracer.Name {
+		body = `{"model":"tracer","messages":[{"role":"user","content":"Pump 7 turns at 4711 rpm. Valve 3 is shut. Pump 7 turns at"}],"stop":["."]}`
+	}
+	return fmt.Sprintf("curl %s/v1/chat/completions -H 'Authorization: Bearer %s' -H 'Content-Type: application/json' -d '%s'", url, key, body)
+}
+
+func writeReady(path string, r ready) error {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	part := path + ".part"
+	if err := os.WriteFile(part, text, 0o600); err != nil {
+		return fmt.Errorf("ready file: %w", err)
+	}
+	return os.Rename(part, path)
+}
