@@ -60,6 +60,7 @@ func (l *logs) String() string {
 type setup struct {
 	config  func(*Config)
 	members []cluster.Member
+	workers Cluster // instead of an echoCluster
 	limits  map[string]tenant.Limits
 }
 
@@ -84,13 +85,16 @@ func newBench(t *testing.T, s setup) *bench {
 		s.members = []cluster.Member{member("p", cluster.Prefill, 64), member("d", cluster.Decode, 64)}
 	}
 	b.cluster = newEchoCluster(s.members...)
+	if s.workers == nil {
+		s.workers = b.cluster
+	}
 	config := Default()
 	config.Model, config.ReserveTokens = "echo", 100
 	config.BusyBackoff, config.OutageTimeout = time.Millisecond, 50*time.Millisecond
 	if s.config != nil {
 		s.config(&config)
 	}
-	b.gateway, err = New(config, Parts{Cluster: b.cluster, Text: echoText{}, Tenants: b.folder, Ledger: b.record, Metrics: metrics.New(), Log: log})
+	b.gateway, err = New(config, Parts{Cluster: s.workers, Text: echoText{}, Tenants: b.folder, Ledger: b.record, Metrics: metrics.New(), Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
