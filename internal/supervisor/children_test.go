@@ -38,7 +38,9 @@ func play(role string) {
 		for {
 			select {
 			case <-told:
-				fmt.Fprintf(os.Stderr, "{\"msg\":\"drained\",\"name\":\"%s\"}\n", os.Getenv("NAME"))
+				if name := os.Getenv("NAME"); name != "" {
+					fmt.Fprintf(os.Stderr, "{\"msg\":\"drained\",\"name\":\"%s\"}\n", name)
+				}
 				os.Exit(0)
 			case <-beat.C:
 				if p.Alive() != nil {

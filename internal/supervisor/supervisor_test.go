@@ -226,7 +226,7 @@ func TestBackoffDoublesUpToItsBound(t *testing.T) {
 }
 
 func TestStoppedChildIsKilledForItsSilence(t *testing.T) {
-	r := run(t, quick(as("serve", Child{Name: "p1", Silence: time.Second})))
+	r := run(t, quick(as("serve", Child{Name: "p1", Silence: 3 * time.Second})))
 	before := r.ready()[0]
 	fd := pidfd(t, before.PID)
 	if err := syscall.Kill(before.PID, syscall.SIGSTOP); err != nil {
@@ -270,10 +270,10 @@ func TestFence(t *testing.T) {
 }
 
 func TestDeafChildIsKilledAfterGrace(t *testing.T) {
-	c := quick(as("serve", Child{Name: "good"}), as("deaf", Child{Name: "deaf"}))
+	c := quick(as("deaf", Child{Name: "deaf"}))
 	c.Grace = 50 * time.Millisecond
 	r := run(t, c)
-	fd := pidfd(t, r.ready()[1].PID)
+	fd := pidfd(t, r.ready()[0].PID)
 	err := r.stop()
 	if err == nil || !strings.Contains(err.Error(), "killed: deaf") {
 		t.Errorf("Run must name who had to be killed: %v", err)
