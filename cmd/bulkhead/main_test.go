@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -20,8 +22,8 @@ func TestMain(m *testing.M) {
 }
 
 // The scripts run the real command in an empty home directory. There stands
-// tiny.gguf, a model in form, and $FILES is the address of a server of the
-// script's own folder.
+// tiny.gguf, a model in form; $FILES is the address of a server of the script's
+// own folder, $PARROT that of a model server.
 func TestScript(t *testing.T) {
 	model := tinyModel(t)
 	testscript.Run(t, testscript.Params{
@@ -34,9 +36,44 @@ func TestScript(t *testing.T) {
 			files := httptest.NewServer(http.FileServer(http.Dir(env.WorkDir)))
 			env.Defer(files.Close)
 			env.Setenv("FILES", files.URL)
+			parrot := httptest.NewServer(http.HandlerFunc(serveParrot))
+			env.Defer(parrot.Close)
+			env.Setenv("PARROT", parrot.URL)
 			return os.WriteFile(filepath.Join(env.WorkDir, "tiny.gguf"), model, 0o644)
 		},
 	})
+}
+
+// serveParrot is an OpenAI endpoint whose model, "parrot", says what it heard. Its
+// key is "good".
+func serveParrot(w http.ResponseWriter, r *http.Request) {
+	var request struct {
+		Model       string
+		Messages    []struct{ Role, Content string }
+		MaxTokens   int `json:"max_completion_tokens"`
+		Temperature *float64
+		Seed        *int64
+	}
+	switch err := json.NewDecoder(r.Body).Decode(&request); {
+	case r.Header.Get("Authorization") != "Bearer good":
+		refuse(w, http.StatusUnauthorized, "wrong key", "invalid_api_key")
+	case err != nil:
+		refuse(w, http.StatusBadRequest, err.Error(), "invalid")
+	case request.Model != "parrot":
+		refuse(w, http.StatusNotFound, "no model "+request.Model, "model_not_found")
+	default:
+		heard := fmt.Sprintf("%v max %d", request.Messages, request.MaxTokens)
+		if request.Temperature != nil && request.Seed != nil {
+			heard += fmt.Sprintf(" temperature %v seed %d", *request.Temperature, *request.Seed)
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprintf(w, "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":%q}}]}\n\ndata: [DONE]\n\n", heard)
+	}
+}
+
+func refuse(w http.ResponseWriter, status int, message, code string) {
+	w.WriteHeader(status)
+	fmt.Fprintf(w, `{"error":{"message":%q,"code":%q}}`, message, code)
 }
 
 // tinyModel is a GGUF file with the metadata of a small llama.

@@ -52,7 +52,9 @@ func StartPrivate(ctx context.Context, command string, args ...string) (*Private
 	}
 	p := &Private{done: make(chan struct{}), log: &logTail{}, dir: dir}
 	readyFile := filepath.Join(dir, "ready.json")
-	if err := p.start(exec.Command(command, append(args, "--ready-file", readyFile)...)); err != nil {
+	cmd := exec.Command(command, append(args, "--ready-file", readyFile)...)
+	cmd.Args[0] = filepath.Base(os.Args[0]) // in lists of processes it is the same program
+	if err := p.start(cmd); err != nil {
 		return nil, errors.Join(fmt.Errorf("start a server: %w", err), os.RemoveAll(dir))
 	}
 	if err := p.awaitReady(ctx, readyFile); err != nil {

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/chzyer/readline"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/bulkhead-kv/bulkhead/internal/chatclient"
+	"github.com/bulkhead-kv/bulkhead/internal/terminal"
+)
+
+const (
+	historyLines = 1000
+	lineBytesMax = 16 << 20
+)
+
+func newChat() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "chat MODEL",
+		Short: "talk with a model",
+		Long: "Talk with a model. Ctrl-C stops an answer, Ctrl-D leaves, /help lists the\n" +
+			"commands; \"\"\" begins and ends a message of several lines.\n\n" + serverNote,
+		Example:           "  bulkhead chat smollm2:135m\n  bulkhead chat smollm2:135m --system \"Answer in one sentence.\" --temperature 0",
+		Args:              args(cobra.ExactArgs(1)),
+		ValidArgsFunction: modelNames,
+	}
+	flags := addTalkFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		request, err := flags.request(cmd, args[0])
+		if err != nil {
+			return err
+		}
+		starting, started := interruptible(cmd)
+		client, end, err := flags.connect(starting, cmd, args[0])
+		started()
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		return errors.Join(chat(cmd, client, request), end())
+	}
+	return cmd
+}
+
+// chat holds the conversation. Ctrl-C belongs to the answers, so it is not in
+// the context; SIGTERM is.
+func chat(cmd *cobra.Command, client *chatclient.Client, request chatclient.Request) error {
+	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	lines, closeLines, err := openLines(ctx, cmd)
+	if err != nil {
+		return err
+	}
+	defer closeLines()
+	session := &chatclient.Session{
+		Client: client, Request: request, Lines: lines, Out: cmd.OutOrStdout(), Dim: terminal.New(os.Stdout, os.Getenv).Dim,
+		Stoppable: func(ctx context.Context) (context.Context, context.CancelFunc) {
+			return signal.NotifyContext(ctx, os.Interrupt)
+		},
+	}
+	return session.Run(ctx)
+}
+
+// openLines gives line editing and history to a person, and plain lines to a program.
+func openLines(ctx context.Context, cmd *cobra.Command) (chatclient.Lines, func(), error) {
+	if !term.IsTerminal(int(os.Stdin.Fd())) {
+		lines := bufio.NewScanner(cmd.InOrStdin())
+		lines.Buffer(nil, lineBytesMax)
+		return plainLines{lines}, func() {}, nil
+	}
+	history, err := historyFile(cmd)
+	if err != nil {
+		return nil, nil, err
+	}
+	editor, err := readline.NewEx(&readline.Config{HistoryFile: history, HistoryLimit: historyLines})
+	if err != nil {
+		return nil, nil, err
+	}
+	// Between lines and answers an interrupt must not end the program.
+	interrupts := make(chan os.Signal, 1)
+	signal.Notify(interrupts, os.Interrupt)
+	stopClosing := context.AfterFunc(ctx, func() { _ = editor.Close() })
+	return editedLines{editor}, func() {
+		stopClosing()
+		signal.Stop(interrupts)
+		_ = editor.Close() // restores the terminal; there is nothing to do if it can't
+	}, nil
+}
+
+// historyFile is a private file: it holds what was typed.
+func historyFile(cmd *cobra.Command) (string, error) {
+	home, err := homeOf(cmd)
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(home, 0o755); err != nil {
+		return "", fmt.Errorf("open history: %w", err)
+	}
+	path := filepath.Join(home, "chat_history")
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY, 0o600)
+	if err != nil {
+		return "", fmt.Errorf("open history: %w", err)
+	}
+	return path, file.Close()
+}
+
+type editedLines struct{ editor *readline.Instance }
+
+func (l editedLines) Line(prompt string) (string, error) {
+	l.editor.SetPrompt(prompt)
+	line, err := l.editor.Readline()
+	if errors.Is(err, readline.ErrInterrupt) {
+		return "", chatclient.ErrLineDropped
+	}
+	return line, err
+}
+
+type plainLines struct{ lines *bufio.Scanner }
+
+func (l plainLines) Line(string) (string, error) {
+	if l.lines.Scan() {
+		return l.lines.Text(), nil
+	}
+	if err := l.lines.Err(); err != nil {
+		return "", err
+	}
+	return "", io.EOF
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bulkhead-kv/bulkhead/internal/chatclient"
+	"github.com/bulkhead-kv/bulkhead/internal/terminal"
+)
+
+const (
+	// usualAddress is where a server is looked for when nobody names one.
+	usualAddress = "http://127.0.0.1:8080"
+	// builtinModel needs no file.
+	builtinModel = "tracer"
+	// lookTimeout bounds the look for a server that nobody named.
+	lookTimeout = 2 * time.Second
+	serverNote  = `A server at --url or BULKHEAD_URL is used with the key in BULKHEAD_API_KEY, else
+one at ` + usualAddress + ` that has the model. Where none is up, one is started
+for the time of the command.`
+)
+
+// talkFlags are what run and chat have in common.
+type talkFlags struct {
+	url, key, system string
+	private          bool
+	maxTokens        int
+	temperature      float64
+	seed             int64
+}
+
+func addTalkFlags(cmd *cobra.Command) *talkFlags {
+	f := &talkFlags{}
+	cmd.Flags().StringVar(&f.url, "url", "", "server's address (default: "+usualAddress+" if it has the model)")
+	cmd.Flags().StringVar(&f.key, "api-key", "", "tenant's key; better in BULKHEAD_API_KEY, where other users can't see it")
+	cmd.Flags().BoolVar(&f.private, "private", false, "start a server for this command, whatever else is up")
+	cmd.Flags().StringVar(&f.system, "system", "", "system message")
+	cmd.Flags().IntVar(&f.maxTokens, "max-tokens", 0, "most tokens of an answer, 0 for the server's own limit")
+	cmd.Flags().Float64Var(&f.temperature, "temperature", 0, "0 for the most likely text, more for variety (default: the server's)")
+	cmd.Flags().Int64Var(&f.seed, "seed", 0, "same seed, same text (default: none)")
+	return f
+}
+
+// request is the settings without a question.
+func (f *talkFlags) request(cmd *cobra.Command, model string) (chatclient.Request, error) {
+	r := chatclient.Request{Model: model, MaxTokens: f.maxTokens}
+	if cmd.Flags().Changed("temperature") {
+		r.Temperature = &f.temperature
+	}
+	if cmd.Flags().Changed("seed") {
+		r.Seed = &f.seed
+	}
+	if f.system != "" {
+		r.Messages = append(r.Messages, chatclient.Message{Role: "system", Content: f.system})
+	}
+	if f.private && f.url != "" {
+		return r, usageError{errors.New("--private and --url exclude each other")}
+	}
+	return r, nil
+}
+
+// connect finds a server with the model, or starts one. The returned function
+// ends what was started.
+func (f *talkFlags) connect(ctx context.Context, cmd *cobra.Command, model string) (*chatclient.Client, func() error, error) {
+	nothing := func() error { return nil }
+	if f.url != "" {
+		c, err := chatclient.New(f.url, f.key)
+		if err != nil {
+			return nil, nil, usageError{err}
+		}
+		return c, nothing, nil
+	}
+	if !f.private {
+		c, err := lookForServer(ctx, f.key, model)
+		if c != nil || err != nil {
+			return c, nothing, err
+		}
+	}
+	return startServer(ctx, cmd, model)
+}
+
+// lookForServer gives the server at the usual address if it has the model, and
+// nothing if none is there or it is something else.
+func lookForServer(ctx context.Context, key, model string) (*chatclient.Client, error) {
+	c, err := chatclient.New(usualAddress, key)
+	if err != nil {
+		return nil, err
+	}
+	lookCtx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	models, err := c.Models(lookCtx)
+	var refused *chatclient.APIError
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case errors.As(err, &refused) && (refused.Status == 401 || refused.Status == 403):
+		return nil, fmt.Errorf("a server at %s wants another key: set BULKHEAD_API_KEY, or start one of your own with --private", usualAddress)
+	case err != nil || !slices.Contains(models, model):
+		c.Close()
+		return nil, nil
+	}
+	return c, nil
+}
+
+func startServer(ctx context.Context, cmd *cobra.Command, model string) (*chatclient.Client, func() error, error) {
+	home, err := homeOf(cmd)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := mustHave(cmd, model); err != nil {
+		return nil, nil, err
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return nil, nil, err
+	}
+	if look := terminal.New(os.Stderr, os.Getenv); look.IsTerminal() {
+		fmt.Fprintln(cmd.ErrOrStderr(), look.Dim("starting a server for "+model))
+	}
+	p, err := chatclient.StartPrivate(ctx, program, "serve", model, "--listen", "127.0.0.1:0", "--home", home)
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := p.Client()
+	if err != nil {
+		return nil, nil, errors.Join(err, p.Stop())
+	}
+	return c, p.Stop, nil
+}
+
+// mustHave reports a model that is not here before a server is started in vain.
+func mustHave(cmd *cobra.Command, model string) error {
+	if model == builtinModel {
+		return nil
+	}
+	s, err := openStore(cmd)
+	if err != nil {
+		return err
+	}
+	if _, _, err := s.Resolve(model); err != nil {
+		return fmt.Errorf("%w (bulkhead pull %s)", err, model)
+	}
+	return nil
+}
