@@ -28,8 +28,8 @@ func newSpecials(spellings []string, chunks []chunk) specials {
 	return s
 }
 
-// isSearched reports whether the template looks for the spelling: it is an argument of split and the like, or stands
-// before "in" or after "==".
+// isSearched reports whether the template looks for the spelling: it is the first argument of a method or filter, such as
+// split, or stands before "in" or "not in".
 func isSearched(spelling string, chunks []chunk) bool {
 	for _, c := range chunks {
 		for i, t := range c.tokens {
