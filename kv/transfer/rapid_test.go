@@ -112,11 +112,15 @@ func TestSourceKeepsItsPromise(t *testing.T) {
 			x    kv.TransferID
 			peer Peer
 		}
+		lost := map[kv.TransferID]bool{}
 		flying, closed := map[kv.TransferID]map[uint32]bool{}, map[promise]bool{}
 		peers := Peer(0)
 		for range rapid.IntRange(1, 80).Draw(t, "steps") {
 			event := drawSourceEvent(t, &peers)
 			if w, ok := event.(Written); ok {
+				if flying[w.X][w.Block] && !w.OK && !w.Refused {
+					lost[w.X] = true
+				}
 				delete(flying[w.X], w.Block)
 			}
 			for _, e := range m.Step(event) {
@@ -132,6 +136,9 @@ func TestSourceKeepsItsPromise(t *testing.T) {
 				case DoSend:
 					if len(flying[e.X]) != 0 {
 						t.Fatalf("CLOSED of %v with %d writes in flight", e.X, len(flying[e.X]))
+					}
+					if lost[e.X] {
+						t.Fatalf("CLOSED of %v although a write of it was lost", e.X)
 					}
 					closed[promise{e.X, e.Peer}] = true
 				case DoRelease:
@@ -186,7 +193,7 @@ func drawSourceEvent(t *rapid.T, peers *Peer) SourceEvent {
 	case event == 8 || event == 9:
 		return Computed{X: x, Block: block, Root: kv.Digest{1}}
 	case event == 10 || event == 11:
-		return Written{X: x, Block: block, OK: rapid.Bool().Draw(t, "ok")}
+		return Written{X: x, Block: block, OK: rapid.Bool().Draw(t, "ok"), Refused: rapid.Bool().Draw(t, "refused")}
 	case event == 12:
 		return KernelStopped{X: x}
 	}

@@ -47,7 +47,7 @@ type sourceTransfer struct {
 	x       kv.TransferID
 	state   sourceState
 	peer    Peer
-	linked  bool   // the link is up: CLOSED can be said
+	linked  bool   // CLOSED can be said: the link is up and no write was lost on it
 	grant   *Grant // immutable; nil when only an ABORT was seen
 	posted  bitset // blocks whose write was asked for, from the grant's first
 	flying  bitset // blocks whose write has not ended
@@ -76,6 +76,14 @@ func (s *Source) Len() (n int) {
 		}
 	}
 	return n
+}
+
+// Stage names the state of x in the table, or is empty for one that is unknown.
+func (s *Source) Stage(x kv.TransferID) string {
+	if i := s.find(x); i >= 0 {
+		return s.known[i].state.String()
+	}
+	return ""
 }
 
 // Step takes one event and returns what must be done, in order. The slice is the
@@ -267,7 +275,7 @@ func (s *Source) computed(e Computed) {
 		return
 	}
 	t := &s.known[i]
-	late := t.state == sourceDraining && s.without.Missing(guard.Silence)
+	late := (t.state == sourceDraining || t.state == sourceClosed) && s.without.Missing(guard.Silence)
 	if t.state == sourceActive || late {
 		t.posted.set(block)
 		t.flying.set(block)
@@ -290,8 +298,11 @@ func (s *Source) written(e Written) {
 	t.flying.clear(block)
 	input := sourceWritten
 	switch {
+	case !e.OK && e.Refused:
+		input = sourceWrittenRefused
 	case !e.OK:
-		input = sourceWrittenBad
+		input = sourceWrittenLost
+		t.linked = t.linked && s.without.Missing(guard.LostWrite)
 	case s.allWritten(t):
 		input = sourceWrittenAll
 	}
@@ -394,6 +405,9 @@ func (s *Source) do(t *sourceTransfer, act sourceAct, block uint32, reason Reaso
 			return
 		}
 		e.Kind, e.Message = DoSend, s.closed(t)
+	case sourceFencePeer:
+		s.doubt(t.peer)
+		return
 	case sourceRelease:
 		e.Kind = DoRelease
 		t.holding = false
@@ -451,8 +465,7 @@ func (s *Source) Clone() *Source {
 }
 
 // AppendKey appends a canonical form of the state: equal keys behave equally.
-// page gives the form of a page, so that a checker can name pages its own way.
-func (s *Source) AppendKey(key []byte, page func(kv.PageRef) uint64) []byte {
+func (s *Source) AppendKey(key []byte, view View) []byte {
 	key = binary.AppendUvarint(key, uint64(s.config.Epoch))
 	for _, p := range s.peers {
 		key = binary.AppendUvarint(append(key, 'p', bit(p.doubted)), uint64(p.peer))
@@ -460,15 +473,19 @@ func (s *Source) AppendKey(key []byte, page func(kv.PageRef) uint64) []byte {
 	}
 	for i := range s.known {
 		t := &s.known[i]
+		ended := t.state == sourceClosed && !t.holding && !t.running && t.flying.count() == 0
+		if ended && view.Skip(t.x) {
+			continue
+		}
 		key = appendTransferKey(append(key, 't', byte(t.state), byte(t.outcome), byte(t.reason),
 			bit(t.linked)|bit(t.running)<<1|bit(t.holding)<<2), t.x)
 		key = binary.AppendUvarint(key, uint64(t.peer))
 		key = t.flying.append(t.posted.append(key))
-		if t.grant == nil || (t.state == sourceClosed && !t.holding) {
+		if t.grant == nil || ended {
 			continue
 		}
 		for _, p := range t.grant.Pages {
-			key = binary.AppendUvarint(key, page(p))
+			key = binary.AppendUvarint(key, view.Page(p))
 		}
 	}
 	return key

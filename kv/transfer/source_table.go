@@ -9,6 +9,9 @@ package transfer
 //	            +-- refused, abort ----^
 //	ABORT of what was never seen ------^
 //
+// A write of which nobody knows whether it may still land makes CLOSED
+// impossible: the link is torn down, and its end is decode's proof.
+//
 // CLOSED is kept, and said again when asked, until decode's low-water mark has
 // passed it or the link has ended. Two things happen by themselves after any
 // event: a draining transfer with no write in flight is closed, and one that
@@ -42,8 +45,9 @@ const (
 	sourceRefused
 	sourceComputed
 	sourceWritten
-	sourceWrittenAll // the last of all blocks, all well
-	sourceWrittenBad
+	sourceWrittenAll     // the last of all blocks, all well
+	sourceWrittenRefused // one has not landed and never will
+	sourceWrittenLost    // nobody knows what became of one
 	sourceCancel
 	sourceFailed
 	sourceLowPassed // decode has closed it
@@ -55,7 +59,7 @@ const (
 )
 
 var sourceInputNames = [sourceInputs]string{"", "GRANT", "GRANT, too large", "GRANT, malformed", "ABORT", "admitted", "admitted, other tokens", "refused",
-	"computed", "written", "written, last", "write failed", "cancel", "failed", "low mark passed", "peer lost", "kernel stopped", "drained", "idle"}
+	"computed", "written", "written, last", "write refused", "write lost", "cancel", "failed", "low mark passed", "peer lost", "kernel stopped", "drained", "idle"}
 
 func (i sourceInput) String() string { return sourceInputNames[i] }
 
@@ -68,12 +72,13 @@ const (
 	sourceWrite
 	sourceStopKernel // where one runs
 	sourceEnd        // outcome and reason are decided
-	sourceSendClosed // where the link is up
+	sourceSendClosed // where the link is up and no write of x was lost on it
+	sourceFencePeer
 	sourceRelease
 	sourceActs
 )
 
-var sourceActNames = [sourceActs]string{"", "admit", "withdraw", "compute", "write", "stop kernel", "decide outcome", "send CLOSED", "release"}
+var sourceActNames = [sourceActs]string{"", "admit", "withdraw", "compute", "write", "stop kernel", "decide outcome", "send CLOSED", "fence peer", "release"}
 
 func (a sourceAct) String() string { return sourceActNames[a] }
 
@@ -111,18 +116,20 @@ var sourceTable = [sourceStates][sourceInputs]sourceRow{
 		sourcePeerLost:      sourceUnjoins,
 	},
 	sourceActive: {
-		sourceComputed:   {[]sourceAct{sourceWrite}, 0},
-		sourceWrittenAll: sourceCloses,
-		sourceWrittenBad: sourceDrains,
-		sourceFailed:     sourceDrains,
-		sourceCancel:     sourceDrains,
-		sourceAbort:      sourceDrains,
-		sourceLowPassed:  sourceDrains,
-		sourcePeerLost:   sourceDrains,
+		sourceComputed:       {[]sourceAct{sourceWrite}, 0},
+		sourceWrittenAll:     sourceCloses,
+		sourceWrittenRefused: sourceDrains,
+		sourceWrittenLost:    {[]sourceAct{sourceEnd, sourceStopKernel, sourceFencePeer}, sourceDraining},
+		sourceFailed:         sourceDrains,
+		sourceCancel:         sourceDrains,
+		sourceAbort:          sourceDrains,
+		sourceLowPassed:      sourceDrains,
+		sourcePeerLost:       sourceDrains,
 	},
 	sourceDraining: {
-		sourceDrained: {[]sourceAct{sourceSendClosed}, sourceClosed},
-		sourceIdle:    sourceFrees,
+		sourceWrittenLost: {[]sourceAct{sourceFencePeer}, 0},
+		sourceDrained:     {[]sourceAct{sourceSendClosed}, sourceClosed},
+		sourceIdle:        sourceFrees,
 	},
 	sourceClosed: {
 		sourceGrant:          sourceRepeats,

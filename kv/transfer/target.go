@@ -83,6 +83,14 @@ func (t *Target) Len() int { return len(t.open) }
 // Has reports whether x still holds pages.
 func (t *Target) Has(x kv.TransferID) bool { return t.find(x) >= 0 }
 
+// Stage names the state of x in the table, or is empty for one that is gone.
+func (t *Target) Stage(x kv.TransferID) string {
+	if i := t.find(x); i >= 0 {
+		return t.open[i].state.String()
+	}
+	return ""
+}
+
 // Ready reports whether grants can be sent to peer.
 func (t *Target) Ready(peer Peer) bool {
 	p := t.findPeer(peer)
@@ -418,9 +426,17 @@ func (t *Target) Clone() *Target {
 	return &c
 }
 
+// View is how a checker wants states told apart.
+type View struct {
+	// Page is the form of a page, so that pages can be named by what refers to them.
+	Page func(kv.PageRef) uint64
+	// Skip leaves out what a Source remembers of an ended transfer that can matter
+	// to nobody.
+	Skip func(kv.TransferID) bool
+}
+
 // AppendKey appends a canonical form of the state: equal keys behave equally.
-// page gives the form of a page, so that a checker can name pages its own way.
-func (t *Target) AppendKey(key []byte, page func(kv.PageRef) uint64) []byte {
+func (t *Target) AppendKey(key []byte, view View) []byte {
 	key = binary.AppendUvarint(key, uint64(t.config.Epoch))
 	key = binary.AppendUvarint(key, t.next)
 	for _, p := range t.peers {
@@ -434,7 +450,7 @@ func (t *Target) AppendKey(key []byte, page func(kv.PageRef) uint64) []byte {
 		key = binary.AppendUvarint(key, x.grant.Request)
 		key = x.landed.append(key)
 		for _, p := range x.grant.Pages {
-			key = binary.AppendUvarint(key, page(p))
+			key = binary.AppendUvarint(key, view.Page(p))
 		}
 		for _, r := range x.roots {
 			key = append(key, r[:]...)

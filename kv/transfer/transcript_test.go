@@ -184,7 +184,7 @@ func (p *play) report(t *testing.T, d *datadriven.TestData) {
 	case "computed":
 		p.ask(a, Computed{X: x, Block: block, Root: kv.Digest{byte(block + 1)}})
 	case "written":
-		p.ask(a, Written{X: x, Block: block, OK: !bad})
+		p.ask(a, Written{X: x, Block: block, OK: !bad && !d.HasArg("refused"), Refused: d.HasArg("refused")})
 	case "failed":
 		p.ask(a, Failed{X: x, Reason: ReasonCompute})
 	case "stop-source":

@@ -54,8 +54,11 @@
 //  20. DoCompute: start computing. Computed for each block once its page is complete. The last
 //     Computed and Failed also say that no kernel of X runs any more.
 //  21. DoWrite: keep the page's bytes as they are, write them to the place Grant.Tag names;
-//     Written exactly once for each DoWrite, with OK only if the block has landed or will
-//     have when a message sent later arrives. A torn link ends all its writes with OK false.
+//     Written exactly once for each DoWrite, also when the link is torn. OK only if the block
+//     has landed, or will have when a message sent later arrives; Refused only if it is certain
+//     that it has not landed and never will. Whatever else became of it, neither: CLOSED is
+//     then never said, and the end of the link is the proof. After Written the transport no
+//     longer reads the page.
 package transfer
 
 import (
@@ -162,11 +165,13 @@ type (
 		Block uint32
 		Root  kv.Digest
 	}
-	// Written answers DoWrite.
+	// Written answers DoWrite. With neither OK nor Refused, nobody knows what became
+	// of the write, as when its link broke: it may still land.
 	Written struct {
-		X     kv.TransferID
-		Block uint32
-		OK    bool
+		X       kv.TransferID
+		Block   uint32
+		OK      bool
+		Refused bool // the target's end refused it: it has not landed and never will
 	}
 	// Failed says that X cannot be computed, and that no kernel of it runs.
 	Failed struct {

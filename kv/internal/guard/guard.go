@@ -41,6 +41,8 @@ const (
 	Silence
 	// Source: CLOSED waits for the last write in flight.
 	Drain
+	// Source: CLOSED is never said where a write was lost.
+	LostWrite
 	// Source: an ended transfer is remembered, also one that was never seen.
 	Tombstone
 	// Source: CLOSED is said again when it is asked for again.
@@ -68,7 +70,7 @@ const (
 
 var names = [End]string{
 	"Door", "Coverage", "Provenance", "Landings", "FenceFirst", "DeferRelease", "FencePeer", "Epochs", "FreshID", "KernelStop",
-	"Size", "Silence", "Drain", "Tombstone", "Replay", "SourceHold", "LowMark", "Holders", "Gate", "TagVerify", "SumVerify", "TagStep",
+	"Size", "Silence", "Drain", "LostWrite", "Tombstone", "Replay", "SourceHold", "LowMark", "Holders", "Gate", "TagVerify", "SumVerify", "TagStep",
 }
 
 // String is the guard's name in documents and scripts.
