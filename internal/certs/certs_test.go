@@ -37,7 +37,7 @@ func handshake(t *testing.T, server, client *tls.Config) (serverErr, clientErr e
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ln.Close()
+	defer func() { _ = ln.Close() }()
 	done := make(chan error, 1)
 	go func() {
 		conn, err := ln.Accept()
@@ -45,7 +45,7 @@ func handshake(t *testing.T, server, client *tls.Config) (serverErr, clientErr e
 			done <- err
 			return
 		}
-		defer conn.Close()
+		defer func() { _ = conn.Close() }()
 		s := tls.Server(conn, server)
 		if err := s.Handshake(); err != nil {
 			done <- err
@@ -58,11 +58,11 @@ func handshake(t *testing.T, server, client *tls.Config) (serverErr, clientErr e
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	c := tls.Client(conn, client)
 	_, clientErr = io.ReadFull(c, make([]byte, 1)) // TLS 1.3: a refused client learns it at its first read
 	if clientErr != nil {
-		conn.Close()
+		_ = conn.Close()
 	}
 	return <-done, clientErr
 }

@@ -380,7 +380,9 @@ func TestSilentWorkerIsGivenUp(t *testing.T) {
 	if _, err := all(s); fault.Of(err) != fault.Unavailable {
 		t.Errorf("the stream's error must be of kind unavailable: %v", err)
 	}
-	<-cause
+	if got := fault.Of(<-cause); got != fault.Cancelled {
+		t.Errorf("the worker's cause must be of kind cancelled, is %v", got)
+	}
 	await(t, cl, "silence is named", func(m map[string]Member) bool { return strings.Contains(m["p1"].Err, errSilent.Error()) })
 }
 
@@ -392,7 +394,9 @@ func TestStoppedServerCancelsJobs(t *testing.T) {
 	s := start(t, cl, testJob(), "p1")
 	<-begun
 	c.stops["p1"]()
-	<-cause
+	if got := fault.Of(<-cause); got != fault.Cancelled {
+		t.Errorf("the worker's cause must be of kind cancelled, is %v", got)
+	}
 	if _, err := all(s); fault.Of(err) != fault.Unavailable {
 		t.Errorf("the stream's error must be of kind unavailable: %v", err)
 	}
@@ -406,7 +410,9 @@ func TestClosedClientCancelsJobs(t *testing.T) {
 	s := start(t, cl, testJob(), "p1")
 	<-begun
 	cl.Close()
-	<-cause
+	if got := fault.Of(<-cause); got != fault.Cancelled {
+		t.Errorf("the worker's cause must be of kind cancelled, is %v", got)
+	}
 	if _, err := all(s); fault.Of(err) != fault.Unavailable {
 		t.Errorf("the stream's error must be of kind unavailable: %v", err)
 	}
@@ -467,7 +473,7 @@ func (c *testCluster) raw(node string, cert Security) *grpc.ClientConn {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	c.t.Cleanup(func() { conn.Close() })
+	c.t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
 

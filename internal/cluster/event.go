@@ -159,6 +159,8 @@ func (s *sequence) fits(e *Event) bool {
 	case Finished:
 		return s.verdict && (e.Reason == ReasonDone) == (s.role == Prefill) &&
 			(s.role == Prefill || e.Reason == ReasonStop || e.Reason == ReasonLength)
+	case Failed:
+		return true
 	}
 	return false
 }

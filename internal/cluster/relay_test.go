@@ -22,7 +22,7 @@ func newRelay(t *testing.T, target string) *relay {
 	r := &relay{ln: listen(t), target: target, frozen: make(chan struct{})}
 	r.wait.Go(r.accept)
 	t.Cleanup(func() {
-		r.ln.Close()
+		_ = r.ln.Close()
 		r.kill()
 		r.wait.Wait()
 	})
@@ -39,7 +39,7 @@ func (r *relay) accept() {
 		}
 		out, err := net.Dial("tcp", r.target)
 		if err != nil {
-			in.Close()
+			_ = in.Close()
 			continue
 		}
 		r.mu.Lock()
@@ -64,8 +64,8 @@ func (r *relay) copy(dst, src net.Conn) {
 			_, err = dst.Write(buf[:n])
 		}
 		if err != nil {
-			src.Close()
-			dst.Close()
+			_ = src.Close()
+			_ = dst.Close()
 			return
 		}
 	}
@@ -78,7 +78,7 @@ func (r *relay) kill() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, c := range r.conns {
-		c.Close()
+		_ = c.Close()
 	}
 	r.conns = nil
 }

@@ -112,7 +112,7 @@ func walkSegment(dir string, n uint64, at *position, visit func(*header, *line, 
 	if err != nil {
 		return false, fmt.Errorf("read ledger: %w", err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	s := &scanner{r: bufio.NewReaderSize(f, 1<<16), at: *at}
 	h, err := s.header(n)
 	if err == nil {

@@ -46,7 +46,7 @@ func scan(path string, number uint64) (s *scanner, bad, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("open ledger: %w", err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	s = &scanner{r: bufio.NewReaderSize(f, 1<<16)}
 	_, bad = s.header(number)
 	for bad == nil {
@@ -64,7 +64,7 @@ func cutTail(path string, keep int64, why error) (Entry, error) {
 	if err != nil {
 		return Entry{}, fmt.Errorf("cut ledger's tail: %w", err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	if _, err := f.Seek(keep, io.SeekStart); err != nil {
 		return Entry{}, fmt.Errorf("cut ledger's tail: %w", err)
 	}

@@ -115,7 +115,7 @@ func pidfd(t *testing.T, pid int) int {
 	if err != nil {
 		t.Fatalf("pidfd of %d: %v", pid, err)
 	}
-	t.Cleanup(func() { unix.Close(fd) })
+	t.Cleanup(func() { _ = unix.Close(fd) })
 	return fd
 }
 
@@ -301,7 +301,7 @@ func TestWavesEndInOrderAndLogsPassThrough(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer log.Close()
+	defer func() { _ = log.Close() }()
 	named := func(name string, wave int) Child {
 		return as("serve", Child{Name: name, Wave: wave, Env: []string{"NAME=" + name}})
 	}
@@ -345,7 +345,7 @@ func TestFilesArrive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	if _, err := f.WriteString("shared"); err != nil {
 		t.Fatal(err)
 	}
