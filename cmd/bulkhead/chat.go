@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"sync"
 	"syscall"
 
 	"github.com/chzyer/readline"
@@ -89,11 +90,16 @@ func openLines(ctx context.Context, cmd *cobra.Command) (chatclient.Lines, func(
 	// Between lines and answers an interrupt must not end the program.
 	interrupts := make(chan os.Signal, 1)
 	signal.Notify(interrupts, os.Interrupt)
-	stopClosing := context.AfterFunc(ctx, func() { _ = editor.Close() })
+	// The editor's own Close waits for its reader, which may wait for a key.
+	end := sync.OnceFunc(func() {
+		editor.Operation.Close()
+		_ = editor.Terminal.ExitRawMode() // there is nothing to do if it can't
+	})
+	stopEnding := context.AfterFunc(ctx, end)
 	return editedLines{editor}, func() {
-		stopClosing()
+		stopEnding()
 		signal.Stop(interrupts)
-		_ = editor.Close() // restores the terminal; there is nothing to do if it can't
+		end()
 	}, nil
 }
 
