@@ -12,6 +12,9 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/bulkhead-kv/bulkhead/internal/node"
+	"github.com/bulkhead-kv/bulkhead/internal/supervisor"
 )
 
 // The exit codes that scripts may rely on.
@@ -40,6 +43,9 @@ func execute(args []string, stderr io.Writer) int {
 		return exitInterrupted
 	}
 	fmt.Fprintf(stderr, "bulkhead: %s\n", oneLine(err))
+	if node.Permanent(err) {
+		return supervisor.ExitConfig
+	}
 	return exitFailure
 }
 

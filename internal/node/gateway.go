@@ -43,7 +43,7 @@ func RunGateway(ctx context.Context, o GatewayOptions) (err error) {
 	defer func() { err = errors.Join(err, opened.close()) }()
 	loaded, err := OpenFile(o.Home, o.File.Model)
 	if err != nil {
-		return err
+		return permanent{err}
 	}
 	opened.add(loaded.Close)
 	text, err := newText(loaded.File)
@@ -52,7 +52,7 @@ func RunGateway(ctx context.Context, o GatewayOptions) (err error) {
 	}
 	tenants, err := tenant.Open(o.Tenants, o.Log)
 	if err != nil {
-		return err
+		return permanent{err}
 	}
 	record, err := ledger.Open(ledger.Config{Dir: o.Ledger, Node: o.File.Gateway.Name, Epoch: worker.RandomEpoch(), Log: o.Log})
 	if err != nil {
@@ -61,7 +61,7 @@ func RunGateway(ctx context.Context, o GatewayOptions) (err error) {
 	opened.add(record.Close)
 	security, err := o.File.Security(o.File.Gateway.Name)
 	if err != nil {
-		return err
+		return permanent{err}
 	}
 	client, err := cluster.NewClient(o.File, cluster.Options{Security: security, Log: o.Log})
 	if err != nil {

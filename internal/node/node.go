@@ -12,6 +12,18 @@ import (
 	"github.com/bulkhead-kv/bulkhead/internal/machine"
 )
 
+// permanent marks an error that no new start would cure.
+type permanent struct{ error }
+
+func (p permanent) Unwrap() error { return p.error }
+
+// Permanent reports whether a process failed for a reason that a restart does not
+// change, such as its configuration.
+func Permanent(err error) bool {
+	var p permanent
+	return errors.As(err, &p)
+}
+
 // memoryBytes is the memory that this process may use, control groups included.
 func memoryBytes() (int64, error) {
 	m, err := machine.ReadMemory(os.DirFS("/"))
@@ -21,7 +33,7 @@ func memoryBytes() (int64, error) {
 	return m.Bytes, nil
 }
 
-// closeAll closes in reverse order of opening and joins what went wrong.
+// closers closes in reverse order of opening and joins what went wrong.
 type closers []func() error
 
 func (c *closers) add(f func() error) { *c = append(*c, f) }

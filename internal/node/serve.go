@@ -49,6 +49,12 @@ type ServeOptions struct {
 // prefillNice puts running answers before new prompts on shared cores.
 const prefillNice = 10
 
+// A Unix socket's path is bounded by the system; see unix(7).
+const (
+	socketPathMax = 107
+	longestSocket = "p99.transfer"
+)
+
 // demoTenants are made for a run that names no tenants file.
 var demoTenants = [...]string{"tenant-a", "tenant-b"}
 
@@ -63,6 +69,9 @@ func Serve(ctx context.Context, o ServeOptions) (err error) {
 		return fmt.Errorf("private folder: %w", err)
 	}
 	opened.add(func() error { return os.RemoveAll(dir) })
+	if n := len(dir) + len("/") + len(longestSocket); n > socketPathMax {
+		return fmt.Errorf("private folder %s: a socket's path in it would have %d bytes, the system allows %d: set TMPDIR to a shorter one", dir, n, socketPathMax)
+	}
 	loaded, err := OpenFile(o.Home, o.Model)
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -53,15 +54,15 @@ func RunWorker(ctx context.Context, o WorkerOptions) (err error) {
 	defer func() { err = errors.Join(err, opened.close()) }()
 	spec, known := o.File.Find(o.Name)
 	if !known {
-		return fmt.Errorf("worker %s is not in the cluster file", o.Name)
+		return permanent{fmt.Errorf("worker %s is not in the cluster file", o.Name)}
 	}
 	security, err := o.File.Security(o.Name)
 	if err != nil {
-		return err
+		return permanent{err}
 	}
 	loaded, err := OpenModel(o.Home, o.File.Model, o.Weights)
 	if err != nil {
-		return err
+		return permanent{err}
 	}
 	opened.add(loaded.Close)
 	epoch := o.Epoch
@@ -74,8 +75,11 @@ func RunWorker(ctx context.Context, o WorkerOptions) (err error) {
 	}
 	opened.add(record.Close)
 	config, err := workerConfig(o, spec, loaded, record, epoch)
+	if err == nil {
+		err = config.Validate()
+	}
 	if err != nil {
-		return err
+		return permanent{err}
 	}
 	run, closeTransfer, err := startRole(spec, o, security, config)
 	if err != nil {
@@ -212,8 +216,8 @@ func dialer(peer cluster.Worker, s cluster.Security) worker.Dial {
 func serveWorker(ctx context.Context, o WorkerOptions, spec cluster.Worker, s cluster.Security, run runner, closeTransfer func() error) error {
 	network, address := spec.ControlAddress()
 	if network == "unix" {
-		if err := os.MkdirAll(filepath.Dir(address), 0o700); err != nil {
-			return err
+		if err := clearSocket(address); err != nil {
+			return errors.Join(err, closeTransfer())
 		}
 	}
 	ln, err := net.Listen(network, address)
@@ -259,3 +263,14 @@ func flush(ctx context.Context, server *cluster.Server) {
 }
 
 const flushMax = time.Second
+
+// clearSocket makes room for a socket: a killed predecessor leaves its file behind.
+func clearSocket(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("socket of a predecessor: %w", err)
+	}
+	return nil
+}

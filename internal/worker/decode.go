@@ -8,6 +8,7 @@ import (
 
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
 	"github.com/bulkhead-kv/bulkhead/internal/fault"
+	"github.com/bulkhead-kv/bulkhead/internal/ledger"
 	"github.com/bulkhead-kv/bulkhead/internal/sample"
 	"github.com/bulkhead-kv/bulkhead/internal/scheduler"
 	"github.com/bulkhead-kv/bulkhead/kv"
@@ -376,7 +377,8 @@ func (d *Decode) start(s *sequence) {
 	tail := (n - 1) / kv.PageTokens
 	d.must("verified", d.pool.Verified(s.x, n, 0))
 	d.must("adopt", d.pool.Adopt(s.x, tail))
-	d.recordPool("adopted", s.x)
+	root := kv.Root(s.roots)
+	d.record(ledger.Entry{Kind: ledger.Pool, Event: "adopted", X: s.x, Output: root[:]})
 	for i := range kv.PagesFor(n) {
 		d.slab.Seal(s.refs[i].Slot, d.tag(s, i, n), d.poolKey)
 	}
@@ -389,7 +391,7 @@ func (d *Decode) start(s *sequence) {
 	d.byID[s.id] = s
 	d.sched.Add(s.id, s.Tenant, 1)
 	e := d.event(s.job, cluster.Committed)
-	e.X, e.PromptTokens, e.TokenDigest, e.Root = s.x, n, s.digest, kv.Root(s.roots)
+	e.X, e.PromptTokens, e.TokenDigest, e.Root = s.x, n, s.digest, root
 	d.emit(s, e)
 }
 

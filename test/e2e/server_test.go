@@ -78,7 +78,11 @@ func serve(t *testing.T, args ...string) *server {
 	t.Helper()
 	s := &server{home: t.TempDir(), log: new(bytes.Buffer), logMu: new(sync.Mutex), exited: make(chan struct{})}
 	ready := filepath.Join(s.home, "ready.json")
-	tmp := t.TempDir()
+	tmp, err := os.MkdirTemp("", "bh") // a socket's path must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(tmp) })
 	s.cmd = exec.Command(binary, append([]string{"serve", "--listen", "127.0.0.1:0", "--home", s.home, "--ready-file", ready}, args...)...)
 	s.cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
 	s.cmd.Stdout, s.cmd.Stderr = lockedWriter{s.logMu, s.log}, lockedWriter{s.logMu, s.log}
