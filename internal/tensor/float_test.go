@@ -38,14 +38,18 @@ func TestFMARoundsOnce(t *testing.T) {
 			t.Fatalf("fma(%v, %v, %v) is %v, want %v", a, b, c, got, want)
 		}
 	}
-	// The middle between two floats, pushed off it by a term below the 53 bits: rounding twice would go to even, down.
-	a, c := float32(1+1.0/(1<<23)), float32(math.Ldexp(1, -60))
-	for _, v := range []struct{ a, b, c, want float32 }{
-		{c, 1, a * 1, a},
-		{float32(1 << 12), float32(math.Ldexp(1, -36)) * (1 + 1.0/(1<<20)), 1, 1 + 1.0/(1<<23)},
-	} {
-		if got := fma32(v.a, v.b, v.c); got != v.want {
-			t.Errorf("fma(%v, %v, %v) is %v, want %v", v.a, v.b, v.c, got, v.want)
+	// Half a unit less a trifle that 53 bits don't hold: rounding twice would go up to the even neighbour. Once where floats are
+	// normal, once where they are subnormal.
+	above, below := float32(1+math.Ldexp(1, -23)), float32(1-math.Ldexp(1, -23))
+	for _, unit := range []int{-23, -149} {
+		odd := float32(math.Ldexp(1, unit+22) + math.Ldexp(1, unit))
+		if unit == -23 {
+			odd = float32(1 + math.Ldexp(1, unit))
+		}
+		small := float32(math.Ldexp(1, unit/2))
+		rest := float32(math.Ldexp(1, unit-1-unit/2))
+		if got := fma32(above*small, below*rest, odd); got != odd {
+			t.Errorf("an odd float of units 2^%d and almost half a unit is %v, want %v", unit, got, odd)
 		}
 	}
 }
