@@ -41,6 +41,9 @@ func NewGate(layout kv.Layout, slots int, place func(slot kv.Slot) []byte) *Gate
 	return &Gate{layout: layout, layoutID: layout.ID(), place: place, slots: make([]*grant, slots)}
 }
 
+// Slots is the number of pages behind the gate.
+func (g *Gate) Slots() int { return len(g.slots) }
+
 // Layout is the shape of the pages behind the gate.
 func (g *Gate) Layout() kv.Layout { return g.layout }
 

@@ -56,10 +56,11 @@ type Link interface {
 	// of x can land any more, unless Down comes first, which says the same.
 	Fence(x kv.TransferID)
 
-	// Close tears down our end and returns when nothing of this link can land and
-	// no page of ours is read any more. What was queued and not sent is lost. The
-	// event Down follows. Close may be called again and from the goroutine that
-	// takes the events.
+	// Close tears down our end and returns when this side neither places a page nor
+	// reads one any more. What was queued and not sent is lost. Down follows, and is
+	// the proof that nothing can land: at once where the target places the pages,
+	// and where the source does, when it is known to be out of them. Close may be
+	// called again and from the goroutine that takes the events.
 	Close() error
 }
 

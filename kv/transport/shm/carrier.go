@@ -2,13 +2,10 @@ package shm
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"os"
 	"sync"
 	"sync/atomic"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/bulkhead-kv/bulkhead/kv"
 	"github.com/bulkhead-kv/bulkhead/kv/transport"
@@ -53,27 +50,8 @@ type carrier struct {
 
 func newCarrier(s *session.Session, r *ring, peer *os.File, side side) *carrier {
 	c := &carrier{session: s, ring: r, side: side, peer: peer, streamed: cacheBytes() / 2, room: make(chan struct{}, 1), stop: make(chan struct{})}
-	c.watch.Go(c.mourn)
+	c.watch.Go(func() { mourn(s, peer, func() {}) })
 	return c
-}
-
-// mourn ends the link when the peer's process has ended.
-func (c *carrier) mourn() {
-	raw, err := c.peer.SyscallConn()
-	if err == nil {
-		err = raw.Read(func(fd uintptr) bool {
-			poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-			n, err := unix.Poll(poll, 0)
-			return err == nil && n == 1
-		})
-	}
-	if errors.Is(err, os.ErrClosed) {
-		return // the link ended first
-	}
-	if err == nil {
-		err = errors.New("the peer's process has ended")
-	}
-	c.session.Fail(fmt.Errorf("link to %q: %w", c.session.Peer().Node, err))
 }
 
 // Put implements session.Carrier: it copies a page into the ring and waits for

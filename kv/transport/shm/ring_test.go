@@ -68,17 +68,17 @@ func TestBadRingsAreTurnedAway(t *testing.T) {
 		fds   func(*testing.T) []int
 		want  string
 	}{
-		{"unsealed", announce(offerMagic, 8, stride), func(t *testing.T) []int { return []int{memfd(t, size, unix.F_SEAL_GROW)} }, "a ring with seals"},
-		{"shorter than announced", announce(offerMagic, 8, stride), func(t *testing.T) []int { return []int{memfd(t, size-1, ringSeals)} }, "is announced and has"},
-		{"of other pages", announce(offerMagic, 8, stride+64), func(t *testing.T) []int { return []int{memfd(t, size, ringSeals)} }, "a ring of 8 pages of"},
-		{"of too few pages", announce(offerMagic, 3, stride), func(t *testing.T) []int { return []int{memfd(t, size, ringSeals)} }, "a ring of 3 pages"},
-		{"of too many pages", announce(offerMagic, 1<<31, stride), func(t *testing.T) []int { return []int{memfd(t, size, ringSeals)} }, "a ring of 2147483648 pages"},
-		{"that is none", announce(7, 8, stride), func(t *testing.T) []int { return []int{memfd(t, size, ringSeals)} }, "no ring but 16 bytes and 1 descriptors"},
-		{"without a descriptor", announce(offerMagic, 8, stride), func(*testing.T) []int { return nil }, "no ring but 16 bytes and 0 descriptors"},
-		{"with two descriptors", announce(offerMagic, 8, stride), func(t *testing.T) []int {
+		{"unsealed", announce(ringMagic, 8, stride), func(t *testing.T) []int { return []int{memfd(t, size, unix.F_SEAL_GROW)} }, "a ring with seals"},
+		{"shorter than announced", announce(ringMagic, 8, stride), func(t *testing.T) []int { return []int{memfd(t, size-1, ringSeals)} }, "is announced and has"},
+		{"of other pages", announce(ringMagic, 8, stride+64), func(t *testing.T) []int { return []int{memfd(t, size, ringSeals)} }, "a ring of 8 pages of"},
+		{"of too few pages", announce(ringMagic, 3, stride), func(t *testing.T) []int { return []int{memfd(t, size, ringSeals)} }, "a ring of 3 pages"},
+		{"of too many pages", announce(ringMagic, 1<<31, stride), func(t *testing.T) []int { return []int{memfd(t, size, ringSeals)} }, "a ring of 2147483648 pages"},
+		{"that is none", announce(7, 8, stride), func(t *testing.T) []int { return []int{memfd(t, size, ringSeals)} }, "no offer but 16 bytes of kind 00000007 and 1 descriptors"},
+		{"without a descriptor", announce(ringMagic, 8, stride), func(*testing.T) []int { return nil }, "no offer but 16 bytes of kind 31524b42 and 0 descriptors"},
+		{"with two descriptors", announce(ringMagic, 8, stride), func(t *testing.T) []int {
 			return []int{memfd(t, size, ringSeals), memfd(t, size, ringSeals)}
 		}, "descriptors"},
-		{"cut short", announce(offerMagic, 8, stride)[:9], func(t *testing.T) []int { return []int{memfd(t, size, ringSeals)} }, "no ring but 9 bytes"},
+		{"cut short", announce(ringMagic, 8, stride)[:9], func(t *testing.T) []int { return []int{memfd(t, size, ringSeals)} }, "no offer but 9 bytes"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			events := make(chan transport.Event, 4)
@@ -108,7 +108,7 @@ func TestBadRingsAreTurnedAway(t *testing.T) {
 			if after := len(openFiles(t)); after > before {
 				t.Errorf("%d files are open after a ring %s, %d were before", after, c.name, before)
 			}
-			if err := closeAll(fds); err != nil {
+			if err := (&offered{fds: fds}).close(); err != nil {
 				t.Error(err)
 			}
 		})

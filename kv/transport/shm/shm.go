@@ -5,7 +5,8 @@
 // page's header into memory of its own, lets the gate decide by that copy, and
 // copies the rest to where the gate says. What the source does to the ring
 // afterwards changes nothing that was decided or placed, and it can never write to
-// the target's slab. A fence is local and waits for one copy at most.
+// the target's slab. A fence is local and waits for one copy at most. This is the
+// staged form; DialDirect makes the other one, for peers that trust each other.
 //
 //	target                                            source
 //	make the ring, seal its size --- SCM_RIGHTS ---> check seals and size, map
@@ -30,6 +31,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/bulkhead-kv/bulkhead/kv"
 	"github.com/bulkhead-kv/bulkhead/kv/transport"
 	"github.com/bulkhead-kv/bulkhead/kv/transport/internal/session"
 )
@@ -139,7 +141,7 @@ func abandoned(path string) bool {
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// accept takes the ring that a target hands over and starts the link.
+// accept takes the memory that a target hands over and starts the link.
 func accept(ctx context.Context, conn *net.UnixConn, config transport.Config) error {
 	peer, err := identify(conn)
 	if err != nil {
@@ -153,7 +155,20 @@ func accept(ctx context.Context, conn *net.UnixConn, config transport.Config) er
 	if err != nil {
 		return errors.Join(err, offered.close(), peer.Close())
 	}
-	ring, err := offered.open(config.Hello.Layout)
+	return start(greeted, offered, config.Hello.Layout, peer)
+}
+
+// start maps what was offered and starts the link. It takes both.
+func start(greeted *session.Greeted, offered *offered, layout kv.Layout, peer *os.File) error {
+	if offered.magic == slabMagic {
+		slab, err := openSlab(offered, layout)
+		if err != nil {
+			return errors.Join(err, peer.Close())
+		}
+		greeted.Start(nil, func(s *session.Session) session.Carrier { return newDirectSource(s, slab, peer) })
+		return nil
+	}
+	ring, err := openRing(offered, layout)
 	if err != nil {
 		return errors.Join(err, peer.Close())
 	}

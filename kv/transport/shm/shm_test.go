@@ -1,10 +1,14 @@
 package shm_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync/atomic"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/bulkhead-kv/bulkhead/kv/transport"
 	"github.com/bulkhead-kv/bulkhead/kv/transport/shm"
@@ -14,6 +18,47 @@ import (
 func TestMain(m *testing.M) { os.Exit(transporttest.Main(m, staged())) }
 
 func TestStaged(t *testing.T) { transporttest.Run(t, staged()) }
+
+func TestDirect(t *testing.T) { transporttest.Run(t, direct()) }
+
+// direct is the form without a ring. Its sources are those of the staged form: what
+// a target offers them decides.
+func direct() transporttest.Transport {
+	form := staged()
+	form.Dial = func(ctx context.Context, addr string, config transport.Config, slab *os.File) (transport.Link, error) {
+		return shm.DialDirect(ctx, addr, config, slab)
+	}
+	form.DialDoor = shm.DialDirectDoor
+	form.Memory = memoryFile
+	form.FenceNeedsPeer = true
+	return form
+}
+
+// memoryFile makes a slab's memory and the sealed file that it lies in.
+func memoryFile(t testing.TB, n int) ([]byte, *os.File) {
+	t.Helper()
+	fd, err := unix.MemfdCreate("slab", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := os.NewFile(uintptr(fd), "slab")
+	if err := file.Truncate(int64(n)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
+		t.Fatal(err)
+	}
+	memory, err := unix.Mmap(fd, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(unix.Munmap(memory), file.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return memory, file
+}
 
 // staged is the transport; its listeners have abstract names, which need no
 // folder and are gone with their process.
@@ -27,8 +72,12 @@ func staged() transporttest.Transport {
 			}
 			return listener{l}, nil
 		},
-		Dial:     shm.Dial,
-		DialDoor: shm.DialDoor,
+		Dial: func(ctx context.Context, addr string, config transport.Config, _ *os.File) (transport.Link, error) {
+			return shm.Dial(ctx, addr, config)
+		},
+		DialDoor: func(ctx context.Context, addr string, config transport.Config, _ *os.File, newDoor func(func()) transporttest.Door) (transport.Link, error) {
+			return shm.DialDoor(ctx, addr, config, newDoor)
+		},
 	}
 }
 

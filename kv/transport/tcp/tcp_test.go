@@ -63,10 +63,10 @@ func over(security tcp.Security) transporttest.Transport {
 			}
 			return listener{l}, nil
 		},
-		Dial: func(ctx context.Context, addr string, config transport.Config) (transport.Link, error) {
+		Dial: func(ctx context.Context, addr string, config transport.Config, _ *os.File) (transport.Link, error) {
 			return tcp.Dial(ctx, addr, config, security)
 		},
-		DialDoor: func(ctx context.Context, addr string, config transport.Config, newDoor func(func()) transporttest.Door) (transport.Link, error) {
+		DialDoor: func(ctx context.Context, addr string, config transport.Config, _ *os.File, newDoor func(func()) transporttest.Door) (transport.Link, error) {
 			return tcp.DialDoor(ctx, addr, config, security, newDoor)
 		},
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 func testPeers(t *testing.T, tr Transport) {
-	target, source := newTarget(t), newSource(t)
+	target, source := newTarget(t, tr), newSource(t)
 	join(t, tr, target, source)
 	if diff := cmp.Diff(source.config.Hello, target.link.Peer()); diff != "" {
 		t.Errorf("the target's peer differs from the source (-want +got):\n%s", diff)
@@ -38,13 +38,13 @@ func testMixed(t *testing.T, tr Transport) {
 		{"layout", func(h *transfer.Hello) { h.Layout = other }, []string{"Layers:4", "Layers:5"}},
 		{"epoch", func(h *transfer.Hello) { h.Epoch = 0xd0 }, []string{"00000000000000d0"}},
 	} {
-		target, source := newTarget(t), newSource(t)
+		target, source := newTarget(t, tr), newSource(t)
 		c.change(&source.config.Hello)
 		listener, err := tr.Listen(source.config)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, dialled := tr.Dial(context.Background(), listener.Addr(), target.config)
+		_, dialled := tr.Dial(context.Background(), listener.Addr(), target.config, target.slab)
 		accepted := source.expect(transport.Rejected).Err
 		for side, err := range map[string]error{"target": dialled, "source": accepted} {
 			if err == nil {
@@ -64,7 +64,7 @@ func testMixed(t *testing.T, tr Transport) {
 }
 
 func testBytes(t *testing.T, tr Transport) {
-	target, source := newTarget(t), newSource(t)
+	target, source := newTarget(t, tr), newSource(t)
 	join(t, tr, target, source)
 	g := granted(1, 3, 50)
 	target.open(g)
@@ -87,7 +87,7 @@ func testBytes(t *testing.T, tr Transport) {
 }
 
 func testOrder(t *testing.T, tr Transport) {
-	target, source := newTarget(t), newSource(t)
+	target, source := newTarget(t, tr), newSource(t)
 	join(t, tr, target, source)
 	random := seed(t)
 	g := granted(1, 0, 60)
@@ -120,7 +120,7 @@ func testOrder(t *testing.T, tr Transport) {
 }
 
 func testRefusals(t *testing.T, tr Transport) {
-	target, source := newTarget(t), newSource(t)
+	target, source := newTarget(t, tr), newSource(t)
 	join(t, tr, target, source)
 	g, other := granted(1, 10, 3), granted(2, 20, 3)
 	target.open(g)
@@ -164,7 +164,7 @@ func testRefusals(t *testing.T, tr Transport) {
 }
 
 func testOverlong(t *testing.T, tr Transport) {
-	target, source := newTarget(t), newSource(t)
+	target, source := newTarget(t, tr), newSource(t)
 	join(t, tr, target, source)
 	long := granted(1, 0, 3)
 	long.Tokens = 32
@@ -185,7 +185,7 @@ func testOverlong(t *testing.T, tr Transport) {
 }
 
 func testStaleSource(t *testing.T, tr Transport) {
-	target, source := newTarget(t), newSource(t)
+	target, source := newTarget(t, tr), newSource(t)
 	join(t, tr, target, source)
 	g := granted(1, 0, 40)
 	target.open(g)
@@ -204,7 +204,7 @@ func testStaleSource(t *testing.T, tr Transport) {
 }
 
 func testFence(t *testing.T, tr Transport) {
-	target, source := newTarget(t), newSource(t)
+	target, source := newTarget(t, tr), newSource(t)
 	join(t, tr, target, source)
 	g, neighbour := granted(1, 0, 4), granted(2, 10, 4)
 	target.open(g)
@@ -238,7 +238,7 @@ func testFence(t *testing.T, tr Transport) {
 }
 
 func testDown(t *testing.T, tr Transport) {
-	target, source := newTarget(t), newSource(t)
+	target, source := newTarget(t, tr), newSource(t)
 	join(t, tr, target, source)
 	g := granted(1, 0, 4)
 	target.open(g)
@@ -269,7 +269,7 @@ func testDown(t *testing.T, tr Transport) {
 }
 
 func testEpochBump(t *testing.T, tr Transport) {
-	target, source := newTarget(t), newSource(t)
+	target, source := newTarget(t, tr), newSource(t)
 	join(t, tr, target, source)
 	old := target.link
 	g := granted(1, 0, 4)

@@ -32,8 +32,8 @@ type contender struct {
 func benchmark(b *testing.B, tr Transport, pages int) {
 	shape := shapes["storm"]
 	p := startPeer(b, tr, "storm")
-	raw, gated, whole := newTargetOn(b, shape, pages, mapped(b)), newTargetOn(b, shape, pages, mapped(b)), newTargetOn(b, shape, pages, mapped(b))
-	raw.dial(tr, p.addr, func(func()) Door { return &unchecked{pages: raw.pages} })
+	raw, gated, whole := newTargetOn(b, tr, shape, pages, mapped(b)), newTargetOn(b, tr, shape, pages, mapped(b)), newTargetOn(b, tr, shape, pages, mapped(b))
+	raw.dial(tr, p.addr, func(func()) Door { return &Unchecked{pages: raw.pages} })
 	gated.dial(tr, p.addr, nil)
 	whole.dial(tr, p.addr, nil)
 	contenders := []*contender{{name: "unguarded", target: raw}, {name: "gated", target: gated}, {name: "verified", target: whole, verify: true}}
@@ -106,7 +106,7 @@ func ratios(over, under []float64) []float64 {
 
 // BenchmarkIdle measures the processor time of an idle link, of both its ends.
 func BenchmarkIdle(b *testing.B, tr Transport) {
-	target, source := newTarget(b), newSource(b)
+	target, source := newTarget(b, tr), newSource(b)
 	target.config.SilenceTimeout = transport.Default().SilenceTimeout
 	source.config.SilenceTimeout = transport.Default().SilenceTimeout
 	join(b, tr, target, source)

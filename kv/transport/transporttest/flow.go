@@ -9,7 +9,7 @@ import (
 )
 
 func testSlowReader(t *testing.T, tr Transport) {
-	target, source := newTarget(t), newSource(t)
+	target, source := newTarget(t, tr), newSource(t)
 	target.events = make(chan transport.Event)
 	target.config.Events, target.config.PendingMax = target.events, 2
 	join(t, tr, target, source)
@@ -44,7 +44,7 @@ func testSlowReader(t *testing.T, tr Transport) {
 }
 
 func testQueueFull(t *testing.T, tr Transport) {
-	target, source := newTarget(t), newSource(t)
+	target, source := newTarget(t, tr), newSource(t)
 	target.events = make(chan transport.Event)
 	target.config.Events, target.config.PendingMax = target.events, 1
 	source.config.QueueMax = 32
@@ -82,7 +82,7 @@ func testQueueFull(t *testing.T, tr Transport) {
 }
 
 func testClose(t *testing.T, tr Transport) {
-	target, source := newTarget(t), newSource(t)
+	target, source := newTarget(t, tr), newSource(t)
 	target.events, source.events = make(chan transport.Event), make(chan transport.Event)
 	target.config.Events, source.config.Events = target.events, source.events
 	target.config.PendingMax = 1
@@ -118,7 +118,7 @@ func testClose(t *testing.T, tr Transport) {
 }
 
 func testRoles(t *testing.T, tr Transport) {
-	target, source := newTarget(t), newSource(t)
+	target, source := newTarget(t, tr), newSource(t)
 	join(t, tr, target, source)
 	g := granted(1, 0, 1)
 	if source.link.Open(g.Grant) == nil {

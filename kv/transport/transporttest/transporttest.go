@@ -32,9 +32,15 @@ type Transport struct {
 	// Listen listens at an address of its own choice.
 	Listen func(transport.Config) (Listener, error)
 	// Dial connects to a listener's address, given as text.
-	Dial func(ctx context.Context, addr string, config transport.Config) (transport.Link, error)
+	Dial func(ctx context.Context, addr string, config transport.Config, slab *os.File) (transport.Link, error)
 	// DialDoor is Dial with another door than the gate's.
-	DialDoor func(ctx context.Context, addr string, config transport.Config, newDoor func(kick func()) Door) (transport.Link, error)
+	DialDoor func(ctx context.Context, addr string, config transport.Config, slab *os.File, newDoor func(kick func()) Door) (transport.Link, error)
+	// Memory makes the memory of a target's slab, and its file, which is given to
+	// Dial; nil for a transport to which any memory is good.
+	Memory func(t testing.TB, n int) ([]byte, *os.File)
+	// FenceNeedsPeer says that a fence may wait for a source that has been stopped
+	// in the middle of a page.
+	FenceNeedsPeer bool
 }
 
 // Listener is a transport's listener.
@@ -105,6 +111,7 @@ type node struct {
 	link   transport.Link
 
 	pages    [][]byte // a target's slab
+	slab     *os.File // its file, if the transport needs one
 	nextPage []byte   // see next
 }
 
@@ -121,14 +128,20 @@ func newNode(t testing.TB, h transfer.Hello) *node {
 
 func newSource(t testing.TB) *node { return newNode(t, hello(transfer.RolePrefill, "p", 0x50, layout)) }
 
-func newTarget(t testing.TB) *node {
-	return newTargetOn(t, layout, slots, func(n int) []byte { return make([]byte, n) })
-}
+func newTarget(t testing.TB, tr Transport) *node { return newTargetOn(t, tr, layout, slots, heap) }
 
-// newTargetOn makes a target whose slab lies in the memory it is given.
-func newTargetOn(t testing.TB, layout kv.Layout, slots int, memory func(n int) []byte) *node {
+func heap(n int) []byte { return make([]byte, n) }
+
+// newTargetOn makes a target whose slab lies in the memory it is given, unless the
+// transport needs its own kind.
+func newTargetOn(t testing.TB, tr Transport, layout kv.Layout, slots int, memory func(n int) []byte) *node {
 	n := newNode(t, hello(transfer.RoleDecode, "d", 0xd0, layout))
-	slab := memory(slots * layout.StrideBytes())
+	var slab []byte
+	if tr.Memory != nil {
+		slab, n.slab = tr.Memory(t, slots*layout.StrideBytes())
+	} else {
+		slab = memory(slots * layout.StrideBytes())
+	}
 	for i := range slots {
 		n.pages = append(n.pages, slab[i*layout.StrideBytes():][:layout.FrameBytes():layout.FrameBytes()])
 	}
@@ -157,9 +170,9 @@ func (n *node) dial(tr Transport, addr string, newDoor func(kick func()) Door) {
 	var link transport.Link
 	var err error
 	if newDoor == nil {
-		link, err = tr.Dial(context.Background(), addr, n.config)
+		link, err = tr.Dial(context.Background(), addr, n.config, n.slab)
 	} else {
-		link, err = tr.DialDoor(context.Background(), addr, n.config, newDoor)
+		link, err = tr.DialDoor(context.Background(), addr, n.config, n.slab, newDoor)
 	}
 	if err != nil {
 		n.t.Fatal(err)

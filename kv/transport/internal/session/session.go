@@ -53,7 +53,9 @@ type Carrier interface {
 	Note(note []byte) error
 	// Stop makes Put and Settle return soon. Called once, when the link ends.
 	Stop()
-	// Release gives back what the carrier holds; reader and writer have ended.
+	// Release gives back what the carrier holds; reader and writer have ended and
+	// the door is closed. A carrier whose peer places pages itself returns only
+	// when the peer can't any more.
 	Release()
 }
 
@@ -70,7 +72,7 @@ type Session struct {
 
 	queue  *queue
 	outbox *outbox
-	torn   chan struct{} // closed when reader and writer have ended and all grants are shut
+	torn   chan struct{} // closed when reader and writer have ended and the door is closed
 	stop   chan struct{} // closed when the link is to end
 
 	mu     sync.Mutex
@@ -198,11 +200,11 @@ func (s *Session) keep() {
 	if s.door != nil {
 		s.door.Close()
 	}
+	close(s.torn)
 	s.carrier.Release()
 	for _, left := range s.queue.rest() {
 		s.reportWritten(left, false)
 	}
-	close(s.torn)
 	s.mu.Lock()
 	reason := s.reason
 	s.mu.Unlock()
