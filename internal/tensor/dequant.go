@@ -83,9 +83,10 @@ func nibble(quants []byte, lane, k int) uint8 {
 
 // six returns the signed six-bit value of column k of a lane.
 func six(quants []byte, lane, k int) int {
-	at := lane%8*4 + 2*(k%2) + lane/8
-	pair := k / 2
-	low := quants[pair%8*32+at] >> (pair / 8 * 4) & 15
-	top := quants[256+pair%4*32+at] >> (pair / 4 * 2) & 3
-	return int(low|top<<4) - 32
+	quad := quants[k/8*96+lane%8*4+2*(k%2)+lane/8:]
+	pair := k / 2 % 4
+	if pair < 3 {
+		return int(int8(quad[pair*32]) >> 2)
+	}
+	return int(int8(quad[0]<<2&0x0c|quad[32]<<4&0x30|quad[64]<<6) >> 2)
 }

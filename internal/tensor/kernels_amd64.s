@@ -19054,260 +19054,197 @@ TEXT ·mulS6Kx1(SB), NOSPLIT, $0-72
 	MOVQ    s+8(FP), BX
 	MOVQ    dx+32(FP), SI
 	MOVQ    sup+16(FP), DI
-	VMOVDQU low4<>+0(SB), Y5
-	VMOVDQU bits45<>+0(SB), Y6
-	VMOVDQU lowByte<>+0(SB), Y7
-	VMOVDQU word32<>+0(SB), Y8
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
+	VMOVDQU low2<>+0(SB), Y5
+	VXORPS  Y8, Y8, Y8
+	VXORPS  Y9, Y9, Y9
 	MOVQ    $0x00000008, R8
 
 block:
-	VMOVDQU      (AX), Y2
-	VPAND        Y5, Y2, Y2
-	VMOVDQU      256(AX), Y3
-	VPSLLW       $0x04, Y3, Y3
-	VPAND        Y6, Y3, Y3
-	VPOR         Y2, Y3, Y2
-	VPSRLW       $0x08, Y2, Y3
-	VPAND        Y7, Y2, Y2
-	VPSUBW       Y8, Y2, Y2
-	VPSUBW       Y8, Y3, Y3
+	VMOVDQU      (AX), Y3
+	VPSLLW       $0x08, Y3, Y2
+	VPSRAW       $0x0a, Y2, Y2
+	VPSRAW       $0x0a, Y3, Y3
 	VPBROADCASTD (CX), Y4
 	VPMADDWD     Y2, Y4, Y0
 	VPMADDWD     Y3, Y4, Y1
-	VMOVDQU      32(AX), Y2
-	VPAND        Y5, Y2, Y2
-	VMOVDQU      288(AX), Y3
-	VPSLLW       $0x04, Y3, Y3
-	VPAND        Y6, Y3, Y3
-	VPOR         Y2, Y3, Y2
-	VPSRLW       $0x08, Y2, Y3
-	VPAND        Y7, Y2, Y2
-	VPSUBW       Y8, Y2, Y2
-	VPSUBW       Y8, Y3, Y3
+	VMOVDQU      32(AX), Y3
+	VPSLLW       $0x08, Y3, Y2
+	VPSRAW       $0x0a, Y2, Y2
+	VPSRAW       $0x0a, Y3, Y3
 	VPBROADCASTD 4(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
 	VPMADDWD     Y3, Y4, Y4
 	VPADDD       Y2, Y0, Y0
 	VPADDD       Y4, Y1, Y1
 	PREFETCHT0   1536(AX)
-	VMOVDQU      64(AX), Y2
-	VPAND        Y5, Y2, Y2
-	VMOVDQU      320(AX), Y3
-	VPSLLW       $0x04, Y3, Y3
-	VPAND        Y6, Y3, Y3
-	VPOR         Y2, Y3, Y2
-	VPSRLW       $0x08, Y2, Y3
-	VPAND        Y7, Y2, Y2
-	VPSUBW       Y8, Y2, Y2
-	VPSUBW       Y8, Y3, Y3
+	VMOVDQU      64(AX), Y3
+	VPSLLW       $0x08, Y3, Y2
+	VPSRAW       $0x0a, Y2, Y2
+	VPSRAW       $0x0a, Y3, Y3
 	VPBROADCASTD 8(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
 	VPMADDWD     Y3, Y4, Y4
 	VPADDD       Y2, Y0, Y0
 	VPADDD       Y4, Y1, Y1
-	VMOVDQU      96(AX), Y2
+	VMOVDQU      64(AX), Y2
 	VPAND        Y5, Y2, Y2
-	VMOVDQU      352(AX), Y3
-	VPSLLW       $0x04, Y3, Y3
-	VPAND        Y6, Y3, Y3
-	VPOR         Y2, Y3, Y2
-	VPSRLW       $0x08, Y2, Y3
-	VPAND        Y7, Y2, Y2
-	VPSUBW       Y8, Y2, Y2
-	VPSUBW       Y8, Y3, Y3
+	VMOVDQU      32(AX), Y3
+	VPAND        Y5, Y3, Y3
+	VPSLLW       $0x02, Y2, Y2
+	VPOR         Y3, Y2, Y2
+	VMOVDQU      (AX), Y3
+	VPAND        Y5, Y3, Y3
+	VPSLLW       $0x02, Y2, Y2
+	VPOR         Y3, Y2, Y2
+	VPSLLW       $0x02, Y2, Y3
+	VPSLLW       $0x0a, Y2, Y2
+	VPSRAW       $0x0a, Y2, Y2
+	VPSRAW       $0x0a, Y3, Y3
 	VPBROADCASTD 12(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
 	VPMADDWD     Y3, Y4, Y4
 	VPADDD       Y2, Y0, Y0
 	VPADDD       Y4, Y1, Y1
-	VMOVDQU      128(AX), Y2
-	VPAND        Y5, Y2, Y2
-	VMOVDQU      256(AX), Y3
-	VPSLLW       $0x02, Y3, Y3
-	VPAND        Y6, Y3, Y3
-	VPOR         Y2, Y3, Y2
-	VPSRLW       $0x08, Y2, Y3
-	VPAND        Y7, Y2, Y2
-	VPSUBW       Y8, Y2, Y2
-	VPSUBW       Y8, Y3, Y3
+	VMOVDQU      96(AX), Y3
+	VPSLLW       $0x08, Y3, Y2
+	VPSRAW       $0x0a, Y2, Y2
+	VPSRAW       $0x0a, Y3, Y3
 	VPBROADCASTD 16(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
 	VPMADDWD     Y3, Y4, Y4
 	VPADDD       Y2, Y0, Y0
 	VPADDD       Y4, Y1, Y1
 	PREFETCHT0   1600(AX)
-	VMOVDQU      160(AX), Y2
-	VPAND        Y5, Y2, Y2
-	VMOVDQU      288(AX), Y3
-	VPSLLW       $0x02, Y3, Y3
-	VPAND        Y6, Y3, Y3
-	VPOR         Y2, Y3, Y2
-	VPSRLW       $0x08, Y2, Y3
-	VPAND        Y7, Y2, Y2
-	VPSUBW       Y8, Y2, Y2
-	VPSUBW       Y8, Y3, Y3
+	VMOVDQU      128(AX), Y3
+	VPSLLW       $0x08, Y3, Y2
+	VPSRAW       $0x0a, Y2, Y2
+	VPSRAW       $0x0a, Y3, Y3
 	VPBROADCASTD 20(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
 	VPMADDWD     Y3, Y4, Y4
 	VPADDD       Y2, Y0, Y0
 	VPADDD       Y4, Y1, Y1
-	VMOVDQU      192(AX), Y2
-	VPAND        Y5, Y2, Y2
-	VMOVDQU      320(AX), Y3
-	VPSLLW       $0x02, Y3, Y3
-	VPAND        Y6, Y3, Y3
-	VPOR         Y2, Y3, Y2
-	VPSRLW       $0x08, Y2, Y3
-	VPAND        Y7, Y2, Y2
-	VPSUBW       Y8, Y2, Y2
-	VPSUBW       Y8, Y3, Y3
+	VMOVDQU      160(AX), Y3
+	VPSLLW       $0x08, Y3, Y2
+	VPSRAW       $0x0a, Y2, Y2
+	VPSRAW       $0x0a, Y3, Y3
 	VPBROADCASTD 24(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
 	VPMADDWD     Y3, Y4, Y4
 	VPADDD       Y2, Y0, Y0
 	VPADDD       Y4, Y1, Y1
 	PREFETCHT0   1664(AX)
-	VMOVDQU      224(AX), Y2
+	VMOVDQU      160(AX), Y2
 	VPAND        Y5, Y2, Y2
-	VMOVDQU      352(AX), Y3
-	VPSLLW       $0x02, Y3, Y3
-	VPAND        Y6, Y3, Y3
-	VPOR         Y2, Y3, Y2
-	VPSRLW       $0x08, Y2, Y3
-	VPAND        Y7, Y2, Y2
-	VPSUBW       Y8, Y2, Y2
-	VPSUBW       Y8, Y3, Y3
+	VMOVDQU      128(AX), Y3
+	VPAND        Y5, Y3, Y3
+	VPSLLW       $0x02, Y2, Y2
+	VPOR         Y3, Y2, Y2
+	VMOVDQU      96(AX), Y3
+	VPAND        Y5, Y3, Y3
+	VPSLLW       $0x02, Y2, Y2
+	VPOR         Y3, Y2, Y2
+	VPSLLW       $0x02, Y2, Y3
+	VPSLLW       $0x0a, Y2, Y2
+	VPSRAW       $0x0a, Y2, Y2
+	VPSRAW       $0x0a, Y3, Y3
 	VPBROADCASTD 28(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
 	VPMADDWD     Y3, Y4, Y4
 	VPADDD       Y2, Y0, Y0
 	VPADDD       Y4, Y1, Y1
 	VPMOVSXBD    (BX), Y2
-	VPMULLD      Y2, Y0, Y9
+	VPMULLD      Y2, Y0, Y6
 	VPMOVSXBD    8(BX), Y3
-	VPMULLD      Y3, Y1, Y10
-	VMOVDQU      (AX), Y2
-	VPSRLW       $0x04, Y2, Y2
-	VPAND        Y5, Y2, Y2
-	VMOVDQU      256(AX), Y3
-	VPAND        Y6, Y3, Y3
-	VPOR         Y2, Y3, Y2
-	VPSRLW       $0x08, Y2, Y3
-	VPAND        Y7, Y2, Y2
-	VPSUBW       Y8, Y2, Y2
-	VPSUBW       Y8, Y3, Y3
+	VPMULLD      Y3, Y1, Y7
+	VMOVDQU      192(AX), Y3
+	VPSLLW       $0x08, Y3, Y2
+	VPSRAW       $0x0a, Y2, Y2
+	VPSRAW       $0x0a, Y3, Y3
 	VPBROADCASTD 32(CX), Y4
 	VPMADDWD     Y2, Y4, Y0
 	VPMADDWD     Y3, Y4, Y1
-	VMOVDQU      32(AX), Y2
-	VPSRLW       $0x04, Y2, Y2
-	VPAND        Y5, Y2, Y2
-	VMOVDQU      288(AX), Y3
-	VPAND        Y6, Y3, Y3
-	VPOR         Y2, Y3, Y2
-	VPSRLW       $0x08, Y2, Y3
-	VPAND        Y7, Y2, Y2
-	VPSUBW       Y8, Y2, Y2
-	VPSUBW       Y8, Y3, Y3
+	VMOVDQU      224(AX), Y3
+	VPSLLW       $0x08, Y3, Y2
+	VPSRAW       $0x0a, Y2, Y2
+	VPSRAW       $0x0a, Y3, Y3
 	VPBROADCASTD 36(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
 	VPMADDWD     Y3, Y4, Y4
 	VPADDD       Y2, Y0, Y0
 	VPADDD       Y4, Y1, Y1
 	PREFETCHT0   1728(AX)
-	VMOVDQU      64(AX), Y2
-	VPSRLW       $0x04, Y2, Y2
-	VPAND        Y5, Y2, Y2
-	VMOVDQU      320(AX), Y3
-	VPAND        Y6, Y3, Y3
-	VPOR         Y2, Y3, Y2
-	VPSRLW       $0x08, Y2, Y3
-	VPAND        Y7, Y2, Y2
-	VPSUBW       Y8, Y2, Y2
-	VPSUBW       Y8, Y3, Y3
+	VMOVDQU      256(AX), Y3
+	VPSLLW       $0x08, Y3, Y2
+	VPSRAW       $0x0a, Y2, Y2
+	VPSRAW       $0x0a, Y3, Y3
 	VPBROADCASTD 40(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
 	VPMADDWD     Y3, Y4, Y4
 	VPADDD       Y2, Y0, Y0
 	VPADDD       Y4, Y1, Y1
-	VMOVDQU      96(AX), Y2
-	VPSRLW       $0x04, Y2, Y2
+	VMOVDQU      256(AX), Y2
 	VPAND        Y5, Y2, Y2
-	VMOVDQU      352(AX), Y3
-	VPAND        Y6, Y3, Y3
-	VPOR         Y2, Y3, Y2
-	VPSRLW       $0x08, Y2, Y3
-	VPAND        Y7, Y2, Y2
-	VPSUBW       Y8, Y2, Y2
-	VPSUBW       Y8, Y3, Y3
+	VMOVDQU      224(AX), Y3
+	VPAND        Y5, Y3, Y3
+	VPSLLW       $0x02, Y2, Y2
+	VPOR         Y3, Y2, Y2
+	VMOVDQU      192(AX), Y3
+	VPAND        Y5, Y3, Y3
+	VPSLLW       $0x02, Y2, Y2
+	VPOR         Y3, Y2, Y2
+	VPSLLW       $0x02, Y2, Y3
+	VPSLLW       $0x0a, Y2, Y2
+	VPSRAW       $0x0a, Y2, Y2
+	VPSRAW       $0x0a, Y3, Y3
 	VPBROADCASTD 44(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
 	VPMADDWD     Y3, Y4, Y4
 	VPADDD       Y2, Y0, Y0
 	VPADDD       Y4, Y1, Y1
-	VMOVDQU      128(AX), Y2
-	VPSRLW       $0x04, Y2, Y2
-	VPAND        Y5, Y2, Y2
-	VMOVDQU      256(AX), Y3
-	VPSRLW       $0x02, Y3, Y3
-	VPAND        Y6, Y3, Y3
-	VPOR         Y2, Y3, Y2
-	VPSRLW       $0x08, Y2, Y3
-	VPAND        Y7, Y2, Y2
-	VPSUBW       Y8, Y2, Y2
-	VPSUBW       Y8, Y3, Y3
+	VMOVDQU      288(AX), Y3
+	VPSLLW       $0x08, Y3, Y2
+	VPSRAW       $0x0a, Y2, Y2
+	VPSRAW       $0x0a, Y3, Y3
 	VPBROADCASTD 48(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
 	VPMADDWD     Y3, Y4, Y4
 	VPADDD       Y2, Y0, Y0
 	VPADDD       Y4, Y1, Y1
 	PREFETCHT0   1792(AX)
-	VMOVDQU      160(AX), Y2
-	VPSRLW       $0x04, Y2, Y2
-	VPAND        Y5, Y2, Y2
-	VMOVDQU      288(AX), Y3
-	VPSRLW       $0x02, Y3, Y3
-	VPAND        Y6, Y3, Y3
-	VPOR         Y2, Y3, Y2
-	VPSRLW       $0x08, Y2, Y3
-	VPAND        Y7, Y2, Y2
-	VPSUBW       Y8, Y2, Y2
-	VPSUBW       Y8, Y3, Y3
+	VMOVDQU      320(AX), Y3
+	VPSLLW       $0x08, Y3, Y2
+	VPSRAW       $0x0a, Y2, Y2
+	VPSRAW       $0x0a, Y3, Y3
 	VPBROADCASTD 52(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
 	VPMADDWD     Y3, Y4, Y4
 	VPADDD       Y2, Y0, Y0
 	VPADDD       Y4, Y1, Y1
-	VMOVDQU      192(AX), Y2
-	VPSRLW       $0x04, Y2, Y2
-	VPAND        Y5, Y2, Y2
-	VMOVDQU      320(AX), Y3
-	VPSRLW       $0x02, Y3, Y3
-	VPAND        Y6, Y3, Y3
-	VPOR         Y2, Y3, Y2
-	VPSRLW       $0x08, Y2, Y3
-	VPAND        Y7, Y2, Y2
-	VPSUBW       Y8, Y2, Y2
-	VPSUBW       Y8, Y3, Y3
+	VMOVDQU      352(AX), Y3
+	VPSLLW       $0x08, Y3, Y2
+	VPSRAW       $0x0a, Y2, Y2
+	VPSRAW       $0x0a, Y3, Y3
 	VPBROADCASTD 56(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
 	VPMADDWD     Y3, Y4, Y4
 	VPADDD       Y2, Y0, Y0
 	VPADDD       Y4, Y1, Y1
 	PREFETCHT0   1856(AX)
-	VMOVDQU      224(AX), Y2
-	VPSRLW       $0x04, Y2, Y2
+	VMOVDQU      352(AX), Y2
 	VPAND        Y5, Y2, Y2
-	VMOVDQU      352(AX), Y3
-	VPSRLW       $0x02, Y3, Y3
-	VPAND        Y6, Y3, Y3
-	VPOR         Y2, Y3, Y2
-	VPSRLW       $0x08, Y2, Y3
-	VPAND        Y7, Y2, Y2
-	VPSUBW       Y8, Y2, Y2
-	VPSUBW       Y8, Y3, Y3
+	VMOVDQU      320(AX), Y3
+	VPAND        Y5, Y3, Y3
+	VPSLLW       $0x02, Y2, Y2
+	VPOR         Y3, Y2, Y2
+	VMOVDQU      288(AX), Y3
+	VPAND        Y5, Y3, Y3
+	VPSLLW       $0x02, Y2, Y2
+	VPOR         Y3, Y2, Y2
+	VPSLLW       $0x02, Y2, Y3
+	VPSLLW       $0x0a, Y2, Y2
+	VPSRAW       $0x0a, Y2, Y2
+	VPSRAW       $0x0a, Y3, Y3
 	VPBROADCASTD 60(CX), Y4
 	VPMADDWD     Y2, Y4, Y2
 	VPMADDWD     Y3, Y4, Y4
@@ -19315,19 +19252,19 @@ block:
 	VPADDD       Y4, Y1, Y1
 	VPMOVSXBD    16(BX), Y2
 	VPMULLD      Y2, Y0, Y0
-	VPADDD       Y9, Y0, Y0
+	VPADDD       Y6, Y0, Y0
 	VPMOVSXBD    24(BX), Y3
 	VPMULLD      Y3, Y1, Y1
-	VPADDD       Y10, Y1, Y1
+	VPADDD       Y7, Y1, Y1
 	VCVTDQ2PS    Y0, Y0
 	VCVTDQ2PS    Y1, Y1
 	VCVTPH2PS    (DI), Y2
 	VCVTPH2PS    16(DI), Y3
 	VBROADCASTSS (SI), Y4
 	VMULPS       Y2, Y4, Y2
-	VFMADD231PS  Y0, Y2, Y11
+	VFMADD231PS  Y0, Y2, Y8
 	VMULPS       Y3, Y4, Y2
-	VFMADD231PS  Y1, Y2, Y12
+	VFMADD231PS  Y1, Y2, Y9
 	ADDQ         $+384, AX
 	ADDQ         $+32, BX
 	ADDQ         $+64, CX
@@ -19343,40 +19280,20 @@ same:
 	MOVQ    c+48(FP), AX
 	MOVQ    ld+64(FP), CX
 	SHLQ    $0x02, CX
-	VMOVUPS Y11, (AX)
-	VMOVUPS Y12, 32(AX)
+	VMOVUPS Y8, (AX)
+	VMOVUPS Y9, 32(AX)
 	VZEROUPPER
 	RET
 
-DATA bits45<>+0(SB)/4, $0x30303030
-DATA bits45<>+4(SB)/4, $0x30303030
-DATA bits45<>+8(SB)/4, $0x30303030
-DATA bits45<>+12(SB)/4, $0x30303030
-DATA bits45<>+16(SB)/4, $0x30303030
-DATA bits45<>+20(SB)/4, $0x30303030
-DATA bits45<>+24(SB)/4, $0x30303030
-DATA bits45<>+28(SB)/4, $0x30303030
-GLOBL bits45<>(SB), RODATA|NOPTR, $32
-
-DATA lowByte<>+0(SB)/4, $0x00ff00ff
-DATA lowByte<>+4(SB)/4, $0x00ff00ff
-DATA lowByte<>+8(SB)/4, $0x00ff00ff
-DATA lowByte<>+12(SB)/4, $0x00ff00ff
-DATA lowByte<>+16(SB)/4, $0x00ff00ff
-DATA lowByte<>+20(SB)/4, $0x00ff00ff
-DATA lowByte<>+24(SB)/4, $0x00ff00ff
-DATA lowByte<>+28(SB)/4, $0x00ff00ff
-GLOBL lowByte<>(SB), RODATA|NOPTR, $32
-
-DATA word32<>+0(SB)/4, $0x00200020
-DATA word32<>+4(SB)/4, $0x00200020
-DATA word32<>+8(SB)/4, $0x00200020
-DATA word32<>+12(SB)/4, $0x00200020
-DATA word32<>+16(SB)/4, $0x00200020
-DATA word32<>+20(SB)/4, $0x00200020
-DATA word32<>+24(SB)/4, $0x00200020
-DATA word32<>+28(SB)/4, $0x00200020
-GLOBL word32<>(SB), RODATA|NOPTR, $32
+DATA low2<>+0(SB)/4, $0x03030303
+DATA low2<>+4(SB)/4, $0x03030303
+DATA low2<>+8(SB)/4, $0x03030303
+DATA low2<>+12(SB)/4, $0x03030303
+DATA low2<>+16(SB)/4, $0x03030303
+DATA low2<>+20(SB)/4, $0x03030303
+DATA low2<>+24(SB)/4, $0x03030303
+DATA low2<>+28(SB)/4, $0x03030303
+GLOBL low2<>(SB), RODATA|NOPTR, $32
 
 // func mulS6Kx2(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *float32, c *float32, blocks int, ld int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
@@ -19387,10 +19304,7 @@ TEXT ·mulS6Kx2(SB), NOSPLIT, $160-72
 	MOVQ    s+8(FP), BX
 	MOVQ    dx+32(FP), SI
 	MOVQ    sup+16(FP), DI
-	VMOVDQU low4<>+0(SB), Y8
-	VMOVDQU bits45<>+0(SB), Y9
-	VMOVDQU lowByte<>+0(SB), Y10
-	VMOVDQU word32<>+0(SB), Y11
+	VMOVDQU low2<>+0(SB), Y8
 	LEAQ    (SP), R8
 	ADDQ    $0x1f, R8
 	ANDQ    $-32, R8
@@ -19402,32 +19316,20 @@ TEXT ·mulS6Kx2(SB), NOSPLIT, $160-72
 	MOVQ    $0x00000008, R9
 
 block:
-	VMOVDQU      (AX), Y4
-	VPAND        Y8, Y4, Y4
-	VMOVDQU      256(AX), Y5
-	VPSLLW       $0x04, Y5, Y5
-	VPAND        Y9, Y5, Y5
-	VPOR         Y4, Y5, Y4
-	VPSRLW       $0x08, Y4, Y5
-	VPAND        Y10, Y4, Y4
-	VPSUBW       Y11, Y4, Y4
-	VPSUBW       Y11, Y5, Y5
+	VMOVDQU      (AX), Y5
+	VPSLLW       $0x08, Y5, Y4
+	VPSRAW       $0x0a, Y4, Y4
+	VPSRAW       $0x0a, Y5, Y5
 	VPBROADCASTD (CX), Y6
 	VPMADDWD     Y4, Y6, Y0
 	VPMADDWD     Y5, Y6, Y1
 	VPBROADCASTD 4(CX), Y6
 	VPMADDWD     Y4, Y6, Y2
 	VPMADDWD     Y5, Y6, Y3
-	VMOVDQU      32(AX), Y4
-	VPAND        Y8, Y4, Y4
-	VMOVDQU      288(AX), Y5
-	VPSLLW       $0x04, Y5, Y5
-	VPAND        Y9, Y5, Y5
-	VPOR         Y4, Y5, Y4
-	VPSRLW       $0x08, Y4, Y5
-	VPAND        Y10, Y4, Y4
-	VPSUBW       Y11, Y4, Y4
-	VPSUBW       Y11, Y5, Y5
+	VMOVDQU      32(AX), Y5
+	VPSLLW       $0x08, Y5, Y4
+	VPSRAW       $0x0a, Y4, Y4
+	VPSRAW       $0x0a, Y5, Y5
 	VPBROADCASTD 8(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
 	VPMADDWD     Y5, Y6, Y6
@@ -19439,16 +19341,10 @@ block:
 	VPADDD       Y7, Y2, Y2
 	VPADDD       Y6, Y3, Y3
 	PREFETCHT0   1536(AX)
-	VMOVDQU      64(AX), Y4
-	VPAND        Y8, Y4, Y4
-	VMOVDQU      320(AX), Y5
-	VPSLLW       $0x04, Y5, Y5
-	VPAND        Y9, Y5, Y5
-	VPOR         Y4, Y5, Y4
-	VPSRLW       $0x08, Y4, Y5
-	VPAND        Y10, Y4, Y4
-	VPSUBW       Y11, Y4, Y4
-	VPSUBW       Y11, Y5, Y5
+	VMOVDQU      64(AX), Y5
+	VPSLLW       $0x08, Y5, Y4
+	VPSRAW       $0x0a, Y4, Y4
+	VPSRAW       $0x0a, Y5, Y5
 	VPBROADCASTD 16(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
 	VPMADDWD     Y5, Y6, Y6
@@ -19459,16 +19355,20 @@ block:
 	VPMADDWD     Y5, Y6, Y6
 	VPADDD       Y7, Y2, Y2
 	VPADDD       Y6, Y3, Y3
-	VMOVDQU      96(AX), Y4
+	VMOVDQU      64(AX), Y4
 	VPAND        Y8, Y4, Y4
-	VMOVDQU      352(AX), Y5
-	VPSLLW       $0x04, Y5, Y5
-	VPAND        Y9, Y5, Y5
-	VPOR         Y4, Y5, Y4
-	VPSRLW       $0x08, Y4, Y5
-	VPAND        Y10, Y4, Y4
-	VPSUBW       Y11, Y4, Y4
-	VPSUBW       Y11, Y5, Y5
+	VMOVDQU      32(AX), Y5
+	VPAND        Y8, Y5, Y5
+	VPSLLW       $0x02, Y4, Y4
+	VPOR         Y5, Y4, Y4
+	VMOVDQU      (AX), Y5
+	VPAND        Y8, Y5, Y5
+	VPSLLW       $0x02, Y4, Y4
+	VPOR         Y5, Y4, Y4
+	VPSLLW       $0x02, Y4, Y5
+	VPSLLW       $0x0a, Y4, Y4
+	VPSRAW       $0x0a, Y4, Y4
+	VPSRAW       $0x0a, Y5, Y5
 	VPBROADCASTD 24(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
 	VPMADDWD     Y5, Y6, Y6
@@ -19479,16 +19379,10 @@ block:
 	VPMADDWD     Y5, Y6, Y6
 	VPADDD       Y7, Y2, Y2
 	VPADDD       Y6, Y3, Y3
-	VMOVDQU      128(AX), Y4
-	VPAND        Y8, Y4, Y4
-	VMOVDQU      256(AX), Y5
-	VPSLLW       $0x02, Y5, Y5
-	VPAND        Y9, Y5, Y5
-	VPOR         Y4, Y5, Y4
-	VPSRLW       $0x08, Y4, Y5
-	VPAND        Y10, Y4, Y4
-	VPSUBW       Y11, Y4, Y4
-	VPSUBW       Y11, Y5, Y5
+	VMOVDQU      96(AX), Y5
+	VPSLLW       $0x08, Y5, Y4
+	VPSRAW       $0x0a, Y4, Y4
+	VPSRAW       $0x0a, Y5, Y5
 	VPBROADCASTD 32(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
 	VPMADDWD     Y5, Y6, Y6
@@ -19500,16 +19394,10 @@ block:
 	VPADDD       Y7, Y2, Y2
 	VPADDD       Y6, Y3, Y3
 	PREFETCHT0   1600(AX)
-	VMOVDQU      160(AX), Y4
-	VPAND        Y8, Y4, Y4
-	VMOVDQU      288(AX), Y5
-	VPSLLW       $0x02, Y5, Y5
-	VPAND        Y9, Y5, Y5
-	VPOR         Y4, Y5, Y4
-	VPSRLW       $0x08, Y4, Y5
-	VPAND        Y10, Y4, Y4
-	VPSUBW       Y11, Y4, Y4
-	VPSUBW       Y11, Y5, Y5
+	VMOVDQU      128(AX), Y5
+	VPSLLW       $0x08, Y5, Y4
+	VPSRAW       $0x0a, Y4, Y4
+	VPSRAW       $0x0a, Y5, Y5
 	VPBROADCASTD 40(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
 	VPMADDWD     Y5, Y6, Y6
@@ -19520,16 +19408,10 @@ block:
 	VPMADDWD     Y5, Y6, Y6
 	VPADDD       Y7, Y2, Y2
 	VPADDD       Y6, Y3, Y3
-	VMOVDQU      192(AX), Y4
-	VPAND        Y8, Y4, Y4
-	VMOVDQU      320(AX), Y5
-	VPSLLW       $0x02, Y5, Y5
-	VPAND        Y9, Y5, Y5
-	VPOR         Y4, Y5, Y4
-	VPSRLW       $0x08, Y4, Y5
-	VPAND        Y10, Y4, Y4
-	VPSUBW       Y11, Y4, Y4
-	VPSUBW       Y11, Y5, Y5
+	VMOVDQU      160(AX), Y5
+	VPSLLW       $0x08, Y5, Y4
+	VPSRAW       $0x0a, Y4, Y4
+	VPSRAW       $0x0a, Y5, Y5
 	VPBROADCASTD 48(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
 	VPMADDWD     Y5, Y6, Y6
@@ -19541,16 +19423,20 @@ block:
 	VPADDD       Y7, Y2, Y2
 	VPADDD       Y6, Y3, Y3
 	PREFETCHT0   1664(AX)
-	VMOVDQU      224(AX), Y4
+	VMOVDQU      160(AX), Y4
 	VPAND        Y8, Y4, Y4
-	VMOVDQU      352(AX), Y5
-	VPSLLW       $0x02, Y5, Y5
-	VPAND        Y9, Y5, Y5
-	VPOR         Y4, Y5, Y4
-	VPSRLW       $0x08, Y4, Y5
-	VPAND        Y10, Y4, Y4
-	VPSUBW       Y11, Y4, Y4
-	VPSUBW       Y11, Y5, Y5
+	VMOVDQU      128(AX), Y5
+	VPAND        Y8, Y5, Y5
+	VPSLLW       $0x02, Y4, Y4
+	VPOR         Y5, Y4, Y4
+	VMOVDQU      96(AX), Y5
+	VPAND        Y8, Y5, Y5
+	VPSLLW       $0x02, Y4, Y4
+	VPOR         Y5, Y4, Y4
+	VPSLLW       $0x02, Y4, Y5
+	VPSLLW       $0x0a, Y4, Y4
+	VPSRAW       $0x0a, Y4, Y4
+	VPSRAW       $0x0a, Y5, Y5
 	VPBROADCASTD 56(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
 	VPMADDWD     Y5, Y6, Y6
@@ -19562,37 +19448,25 @@ block:
 	VPADDD       Y7, Y2, Y2
 	VPADDD       Y6, Y3, Y3
 	VPMOVSXBD    (BX), Y4
-	VPMULLD      Y4, Y0, Y12
-	VPMULLD      Y4, Y2, Y14
+	VPMULLD      Y4, Y0, Y9
+	VPMULLD      Y4, Y2, Y11
 	VPMOVSXBD    8(BX), Y5
-	VPMULLD      Y5, Y1, Y13
-	VPMULLD      Y5, Y3, Y15
-	VMOVDQU      (AX), Y4
-	VPSRLW       $0x04, Y4, Y4
-	VPAND        Y8, Y4, Y4
-	VMOVDQU      256(AX), Y5
-	VPAND        Y9, Y5, Y5
-	VPOR         Y4, Y5, Y4
-	VPSRLW       $0x08, Y4, Y5
-	VPAND        Y10, Y4, Y4
-	VPSUBW       Y11, Y4, Y4
-	VPSUBW       Y11, Y5, Y5
+	VPMULLD      Y5, Y1, Y10
+	VPMULLD      Y5, Y3, Y12
+	VMOVDQU      192(AX), Y5
+	VPSLLW       $0x08, Y5, Y4
+	VPSRAW       $0x0a, Y4, Y4
+	VPSRAW       $0x0a, Y5, Y5
 	VPBROADCASTD 64(CX), Y6
 	VPMADDWD     Y4, Y6, Y0
 	VPMADDWD     Y5, Y6, Y1
 	VPBROADCASTD 68(CX), Y6
 	VPMADDWD     Y4, Y6, Y2
 	VPMADDWD     Y5, Y6, Y3
-	VMOVDQU      32(AX), Y4
-	VPSRLW       $0x04, Y4, Y4
-	VPAND        Y8, Y4, Y4
-	VMOVDQU      288(AX), Y5
-	VPAND        Y9, Y5, Y5
-	VPOR         Y4, Y5, Y4
-	VPSRLW       $0x08, Y4, Y5
-	VPAND        Y10, Y4, Y4
-	VPSUBW       Y11, Y4, Y4
-	VPSUBW       Y11, Y5, Y5
+	VMOVDQU      224(AX), Y5
+	VPSLLW       $0x08, Y5, Y4
+	VPSRAW       $0x0a, Y4, Y4
+	VPSRAW       $0x0a, Y5, Y5
 	VPBROADCASTD 72(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
 	VPMADDWD     Y5, Y6, Y6
@@ -19604,16 +19478,10 @@ block:
 	VPADDD       Y7, Y2, Y2
 	VPADDD       Y6, Y3, Y3
 	PREFETCHT0   1728(AX)
-	VMOVDQU      64(AX), Y4
-	VPSRLW       $0x04, Y4, Y4
-	VPAND        Y8, Y4, Y4
-	VMOVDQU      320(AX), Y5
-	VPAND        Y9, Y5, Y5
-	VPOR         Y4, Y5, Y4
-	VPSRLW       $0x08, Y4, Y5
-	VPAND        Y10, Y4, Y4
-	VPSUBW       Y11, Y4, Y4
-	VPSUBW       Y11, Y5, Y5
+	VMOVDQU      256(AX), Y5
+	VPSLLW       $0x08, Y5, Y4
+	VPSRAW       $0x0a, Y4, Y4
+	VPSRAW       $0x0a, Y5, Y5
 	VPBROADCASTD 80(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
 	VPMADDWD     Y5, Y6, Y6
@@ -19624,16 +19492,20 @@ block:
 	VPMADDWD     Y5, Y6, Y6
 	VPADDD       Y7, Y2, Y2
 	VPADDD       Y6, Y3, Y3
-	VMOVDQU      96(AX), Y4
-	VPSRLW       $0x04, Y4, Y4
+	VMOVDQU      256(AX), Y4
 	VPAND        Y8, Y4, Y4
-	VMOVDQU      352(AX), Y5
-	VPAND        Y9, Y5, Y5
-	VPOR         Y4, Y5, Y4
-	VPSRLW       $0x08, Y4, Y5
-	VPAND        Y10, Y4, Y4
-	VPSUBW       Y11, Y4, Y4
-	VPSUBW       Y11, Y5, Y5
+	VMOVDQU      224(AX), Y5
+	VPAND        Y8, Y5, Y5
+	VPSLLW       $0x02, Y4, Y4
+	VPOR         Y5, Y4, Y4
+	VMOVDQU      192(AX), Y5
+	VPAND        Y8, Y5, Y5
+	VPSLLW       $0x02, Y4, Y4
+	VPOR         Y5, Y4, Y4
+	VPSLLW       $0x02, Y4, Y5
+	VPSLLW       $0x0a, Y4, Y4
+	VPSRAW       $0x0a, Y4, Y4
+	VPSRAW       $0x0a, Y5, Y5
 	VPBROADCASTD 88(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
 	VPMADDWD     Y5, Y6, Y6
@@ -19644,17 +19516,10 @@ block:
 	VPMADDWD     Y5, Y6, Y6
 	VPADDD       Y7, Y2, Y2
 	VPADDD       Y6, Y3, Y3
-	VMOVDQU      128(AX), Y4
-	VPSRLW       $0x04, Y4, Y4
-	VPAND        Y8, Y4, Y4
-	VMOVDQU      256(AX), Y5
-	VPSRLW       $0x02, Y5, Y5
-	VPAND        Y9, Y5, Y5
-	VPOR         Y4, Y5, Y4
-	VPSRLW       $0x08, Y4, Y5
-	VPAND        Y10, Y4, Y4
-	VPSUBW       Y11, Y4, Y4
-	VPSUBW       Y11, Y5, Y5
+	VMOVDQU      288(AX), Y5
+	VPSLLW       $0x08, Y5, Y4
+	VPSRAW       $0x0a, Y4, Y4
+	VPSRAW       $0x0a, Y5, Y5
 	VPBROADCASTD 96(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
 	VPMADDWD     Y5, Y6, Y6
@@ -19666,17 +19531,10 @@ block:
 	VPADDD       Y7, Y2, Y2
 	VPADDD       Y6, Y3, Y3
 	PREFETCHT0   1792(AX)
-	VMOVDQU      160(AX), Y4
-	VPSRLW       $0x04, Y4, Y4
-	VPAND        Y8, Y4, Y4
-	VMOVDQU      288(AX), Y5
-	VPSRLW       $0x02, Y5, Y5
-	VPAND        Y9, Y5, Y5
-	VPOR         Y4, Y5, Y4
-	VPSRLW       $0x08, Y4, Y5
-	VPAND        Y10, Y4, Y4
-	VPSUBW       Y11, Y4, Y4
-	VPSUBW       Y11, Y5, Y5
+	VMOVDQU      320(AX), Y5
+	VPSLLW       $0x08, Y5, Y4
+	VPSRAW       $0x0a, Y4, Y4
+	VPSRAW       $0x0a, Y5, Y5
 	VPBROADCASTD 104(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
 	VPMADDWD     Y5, Y6, Y6
@@ -19687,17 +19545,10 @@ block:
 	VPMADDWD     Y5, Y6, Y6
 	VPADDD       Y7, Y2, Y2
 	VPADDD       Y6, Y3, Y3
-	VMOVDQU      192(AX), Y4
-	VPSRLW       $0x04, Y4, Y4
-	VPAND        Y8, Y4, Y4
-	VMOVDQU      320(AX), Y5
-	VPSRLW       $0x02, Y5, Y5
-	VPAND        Y9, Y5, Y5
-	VPOR         Y4, Y5, Y4
-	VPSRLW       $0x08, Y4, Y5
-	VPAND        Y10, Y4, Y4
-	VPSUBW       Y11, Y4, Y4
-	VPSUBW       Y11, Y5, Y5
+	VMOVDQU      352(AX), Y5
+	VPSLLW       $0x08, Y5, Y4
+	VPSRAW       $0x0a, Y4, Y4
+	VPSRAW       $0x0a, Y5, Y5
 	VPBROADCASTD 112(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
 	VPMADDWD     Y5, Y6, Y6
@@ -19709,17 +19560,20 @@ block:
 	VPADDD       Y7, Y2, Y2
 	VPADDD       Y6, Y3, Y3
 	PREFETCHT0   1856(AX)
-	VMOVDQU      224(AX), Y4
-	VPSRLW       $0x04, Y4, Y4
+	VMOVDQU      352(AX), Y4
 	VPAND        Y8, Y4, Y4
-	VMOVDQU      352(AX), Y5
-	VPSRLW       $0x02, Y5, Y5
-	VPAND        Y9, Y5, Y5
-	VPOR         Y4, Y5, Y4
-	VPSRLW       $0x08, Y4, Y5
-	VPAND        Y10, Y4, Y4
-	VPSUBW       Y11, Y4, Y4
-	VPSUBW       Y11, Y5, Y5
+	VMOVDQU      320(AX), Y5
+	VPAND        Y8, Y5, Y5
+	VPSLLW       $0x02, Y4, Y4
+	VPOR         Y5, Y4, Y4
+	VMOVDQU      288(AX), Y5
+	VPAND        Y8, Y5, Y5
+	VPSLLW       $0x02, Y4, Y4
+	VPOR         Y5, Y4, Y4
+	VPSLLW       $0x02, Y4, Y5
+	VPSLLW       $0x0a, Y4, Y4
+	VPSRAW       $0x0a, Y4, Y4
+	VPSRAW       $0x0a, Y5, Y5
 	VPBROADCASTD 120(CX), Y6
 	VPMADDWD     Y4, Y6, Y7
 	VPMADDWD     Y5, Y6, Y6
@@ -19732,14 +19586,14 @@ block:
 	VPADDD       Y6, Y3, Y3
 	VPMOVSXBD    16(BX), Y4
 	VPMULLD      Y4, Y0, Y0
-	VPADDD       Y12, Y0, Y0
+	VPADDD       Y9, Y0, Y0
 	VPMULLD      Y4, Y2, Y2
-	VPADDD       Y14, Y2, Y2
+	VPADDD       Y11, Y2, Y2
 	VPMOVSXBD    24(BX), Y5
 	VPMULLD      Y5, Y1, Y1
-	VPADDD       Y13, Y1, Y1
+	VPADDD       Y10, Y1, Y1
 	VPMULLD      Y5, Y3, Y3
-	VPADDD       Y15, Y3, Y3
+	VPADDD       Y12, Y3, Y3
 	VCVTDQ2PS    Y0, Y0
 	VCVTDQ2PS    Y1, Y1
 	VCVTDQ2PS    Y2, Y2
@@ -19821,17 +19675,11 @@ block:
 	VPSLLD       $0x10, Y8, Y9
 	VPBLENDW     $0xaa, Y9, Y8, Y8
 	VMOVDQA      Y8, 96(R8)
-	VMOVDQU      (AX), Y6
-	VPAND        low4<>+0(SB), Y6, Y6
-	VMOVDQU      256(AX), Y7
-	VPSLLW       $0x04, Y7, Y7
-	VPAND        bits45<>+0(SB), Y7, Y7
-	VPOR         Y6, Y7, Y6
-	VPSRLW       $0x08, Y6, Y7
-	VPAND        lowByte<>+0(SB), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y6, Y6
+	VMOVDQU      (AX), Y7
+	VPSLLW       $0x08, Y7, Y6
+	VPSRAW       $0x0a, Y6, Y6
 	VPMULLW      (R8), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y7, Y7
+	VPSRAW       $0x0a, Y7, Y7
 	VPMULLW      32(R8), Y7, Y7
 	VPBROADCASTD (CX), Y8
 	VPMADDWD     Y6, Y8, Y0
@@ -19842,17 +19690,11 @@ block:
 	VPBROADCASTD 8(CX), Y8
 	VPMADDWD     Y6, Y8, Y4
 	VPMADDWD     Y7, Y8, Y5
-	VMOVDQU      32(AX), Y6
-	VPAND        low4<>+0(SB), Y6, Y6
-	VMOVDQU      288(AX), Y7
-	VPSLLW       $0x04, Y7, Y7
-	VPAND        bits45<>+0(SB), Y7, Y7
-	VPOR         Y6, Y7, Y6
-	VPSRLW       $0x08, Y6, Y7
-	VPAND        lowByte<>+0(SB), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y6, Y6
+	VMOVDQU      32(AX), Y7
+	VPSLLW       $0x08, Y7, Y6
+	VPSRAW       $0x0a, Y6, Y6
 	VPMULLW      (R8), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y7, Y7
+	VPSRAW       $0x0a, Y7, Y7
 	VPMULLW      32(R8), Y7, Y7
 	VPBROADCASTD 12(CX), Y8
 	VPMADDWD     Y6, Y8, Y9
@@ -19870,17 +19712,11 @@ block:
 	VPADDD       Y9, Y4, Y4
 	VPADDD       Y8, Y5, Y5
 	PREFETCHT0   1536(AX)
-	VMOVDQU      64(AX), Y6
-	VPAND        low4<>+0(SB), Y6, Y6
-	VMOVDQU      320(AX), Y7
-	VPSLLW       $0x04, Y7, Y7
-	VPAND        bits45<>+0(SB), Y7, Y7
-	VPOR         Y6, Y7, Y6
-	VPSRLW       $0x08, Y6, Y7
-	VPAND        lowByte<>+0(SB), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y6, Y6
+	VMOVDQU      64(AX), Y7
+	VPSLLW       $0x08, Y7, Y6
+	VPSRAW       $0x0a, Y6, Y6
 	VPMULLW      (R8), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y7, Y7
+	VPSRAW       $0x0a, Y7, Y7
 	VPMULLW      32(R8), Y7, Y7
 	VPBROADCASTD 24(CX), Y8
 	VPMADDWD     Y6, Y8, Y9
@@ -19897,17 +19733,21 @@ block:
 	VPMADDWD     Y7, Y8, Y8
 	VPADDD       Y9, Y4, Y4
 	VPADDD       Y8, Y5, Y5
-	VMOVDQU      96(AX), Y6
-	VPAND        low4<>+0(SB), Y6, Y6
-	VMOVDQU      352(AX), Y7
-	VPSLLW       $0x04, Y7, Y7
-	VPAND        bits45<>+0(SB), Y7, Y7
-	VPOR         Y6, Y7, Y6
-	VPSRLW       $0x08, Y6, Y7
-	VPAND        lowByte<>+0(SB), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y6, Y6
+	VMOVDQU      64(AX), Y6
+	VPAND        low2<>+0(SB), Y6, Y6
+	VMOVDQU      32(AX), Y7
+	VPAND        low2<>+0(SB), Y7, Y7
+	VPSLLW       $0x02, Y6, Y6
+	VPOR         Y7, Y6, Y6
+	VMOVDQU      (AX), Y7
+	VPAND        low2<>+0(SB), Y7, Y7
+	VPSLLW       $0x02, Y6, Y6
+	VPOR         Y7, Y6, Y6
+	VPSLLW       $0x02, Y6, Y7
+	VPSLLW       $0x0a, Y6, Y6
+	VPSRAW       $0x0a, Y6, Y6
 	VPMULLW      (R8), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y7, Y7
+	VPSRAW       $0x0a, Y7, Y7
 	VPMULLW      32(R8), Y7, Y7
 	VPBROADCASTD 36(CX), Y8
 	VPMADDWD     Y6, Y8, Y9
@@ -19924,17 +19764,11 @@ block:
 	VPMADDWD     Y7, Y8, Y8
 	VPADDD       Y9, Y4, Y4
 	VPADDD       Y8, Y5, Y5
-	VMOVDQU      128(AX), Y6
-	VPAND        low4<>+0(SB), Y6, Y6
-	VMOVDQU      256(AX), Y7
-	VPSLLW       $0x02, Y7, Y7
-	VPAND        bits45<>+0(SB), Y7, Y7
-	VPOR         Y6, Y7, Y6
-	VPSRLW       $0x08, Y6, Y7
-	VPAND        lowByte<>+0(SB), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y6, Y6
+	VMOVDQU      96(AX), Y7
+	VPSLLW       $0x08, Y7, Y6
+	VPSRAW       $0x0a, Y6, Y6
 	VPMULLW      (R8), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y7, Y7
+	VPSRAW       $0x0a, Y7, Y7
 	VPMULLW      32(R8), Y7, Y7
 	VPBROADCASTD 48(CX), Y8
 	VPMADDWD     Y6, Y8, Y9
@@ -19952,17 +19786,11 @@ block:
 	VPADDD       Y9, Y4, Y4
 	VPADDD       Y8, Y5, Y5
 	PREFETCHT0   1600(AX)
-	VMOVDQU      160(AX), Y6
-	VPAND        low4<>+0(SB), Y6, Y6
-	VMOVDQU      288(AX), Y7
-	VPSLLW       $0x02, Y7, Y7
-	VPAND        bits45<>+0(SB), Y7, Y7
-	VPOR         Y6, Y7, Y6
-	VPSRLW       $0x08, Y6, Y7
-	VPAND        lowByte<>+0(SB), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y6, Y6
+	VMOVDQU      128(AX), Y7
+	VPSLLW       $0x08, Y7, Y6
+	VPSRAW       $0x0a, Y6, Y6
 	VPMULLW      (R8), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y7, Y7
+	VPSRAW       $0x0a, Y7, Y7
 	VPMULLW      32(R8), Y7, Y7
 	VPBROADCASTD 60(CX), Y8
 	VPMADDWD     Y6, Y8, Y9
@@ -19979,17 +19807,11 @@ block:
 	VPMADDWD     Y7, Y8, Y8
 	VPADDD       Y9, Y4, Y4
 	VPADDD       Y8, Y5, Y5
-	VMOVDQU      192(AX), Y6
-	VPAND        low4<>+0(SB), Y6, Y6
-	VMOVDQU      320(AX), Y7
-	VPSLLW       $0x02, Y7, Y7
-	VPAND        bits45<>+0(SB), Y7, Y7
-	VPOR         Y6, Y7, Y6
-	VPSRLW       $0x08, Y6, Y7
-	VPAND        lowByte<>+0(SB), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y6, Y6
+	VMOVDQU      160(AX), Y7
+	VPSLLW       $0x08, Y7, Y6
+	VPSRAW       $0x0a, Y6, Y6
 	VPMULLW      (R8), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y7, Y7
+	VPSRAW       $0x0a, Y7, Y7
 	VPMULLW      32(R8), Y7, Y7
 	VPBROADCASTD 72(CX), Y8
 	VPMADDWD     Y6, Y8, Y9
@@ -20007,17 +19829,21 @@ block:
 	VPADDD       Y9, Y4, Y4
 	VPADDD       Y8, Y5, Y5
 	PREFETCHT0   1664(AX)
-	VMOVDQU      224(AX), Y6
-	VPAND        low4<>+0(SB), Y6, Y6
-	VMOVDQU      352(AX), Y7
-	VPSLLW       $0x02, Y7, Y7
-	VPAND        bits45<>+0(SB), Y7, Y7
-	VPOR         Y6, Y7, Y6
-	VPSRLW       $0x08, Y6, Y7
-	VPAND        lowByte<>+0(SB), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y6, Y6
+	VMOVDQU      160(AX), Y6
+	VPAND        low2<>+0(SB), Y6, Y6
+	VMOVDQU      128(AX), Y7
+	VPAND        low2<>+0(SB), Y7, Y7
+	VPSLLW       $0x02, Y6, Y6
+	VPOR         Y7, Y6, Y6
+	VMOVDQU      96(AX), Y7
+	VPAND        low2<>+0(SB), Y7, Y7
+	VPSLLW       $0x02, Y6, Y6
+	VPOR         Y7, Y6, Y6
+	VPSLLW       $0x02, Y6, Y7
+	VPSLLW       $0x0a, Y6, Y6
+	VPSRAW       $0x0a, Y6, Y6
 	VPMULLW      (R8), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y7, Y7
+	VPSRAW       $0x0a, Y7, Y7
 	VPMULLW      32(R8), Y7, Y7
 	VPBROADCASTD 84(CX), Y8
 	VPMADDWD     Y6, Y8, Y9
@@ -20034,17 +19860,11 @@ block:
 	VPMADDWD     Y7, Y8, Y8
 	VPADDD       Y9, Y4, Y4
 	VPADDD       Y8, Y5, Y5
-	VMOVDQU      (AX), Y6
-	VPSRLW       $0x04, Y6, Y6
-	VPAND        low4<>+0(SB), Y6, Y6
-	VMOVDQU      256(AX), Y7
-	VPAND        bits45<>+0(SB), Y7, Y7
-	VPOR         Y6, Y7, Y6
-	VPSRLW       $0x08, Y6, Y7
-	VPAND        lowByte<>+0(SB), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y6, Y6
+	VMOVDQU      192(AX), Y7
+	VPSLLW       $0x08, Y7, Y6
+	VPSRAW       $0x0a, Y6, Y6
 	VPMULLW      64(R8), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y7, Y7
+	VPSRAW       $0x0a, Y7, Y7
 	VPMULLW      96(R8), Y7, Y7
 	VPBROADCASTD 96(CX), Y8
 	VPMADDWD     Y6, Y8, Y9
@@ -20061,17 +19881,11 @@ block:
 	VPMADDWD     Y7, Y8, Y8
 	VPADDD       Y9, Y4, Y4
 	VPADDD       Y8, Y5, Y5
-	VMOVDQU      32(AX), Y6
-	VPSRLW       $0x04, Y6, Y6
-	VPAND        low4<>+0(SB), Y6, Y6
-	VMOVDQU      288(AX), Y7
-	VPAND        bits45<>+0(SB), Y7, Y7
-	VPOR         Y6, Y7, Y6
-	VPSRLW       $0x08, Y6, Y7
-	VPAND        lowByte<>+0(SB), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y6, Y6
+	VMOVDQU      224(AX), Y7
+	VPSLLW       $0x08, Y7, Y6
+	VPSRAW       $0x0a, Y6, Y6
 	VPMULLW      64(R8), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y7, Y7
+	VPSRAW       $0x0a, Y7, Y7
 	VPMULLW      96(R8), Y7, Y7
 	VPBROADCASTD 108(CX), Y8
 	VPMADDWD     Y6, Y8, Y9
@@ -20089,17 +19903,11 @@ block:
 	VPADDD       Y9, Y4, Y4
 	VPADDD       Y8, Y5, Y5
 	PREFETCHT0   1728(AX)
-	VMOVDQU      64(AX), Y6
-	VPSRLW       $0x04, Y6, Y6
-	VPAND        low4<>+0(SB), Y6, Y6
-	VMOVDQU      320(AX), Y7
-	VPAND        bits45<>+0(SB), Y7, Y7
-	VPOR         Y6, Y7, Y6
-	VPSRLW       $0x08, Y6, Y7
-	VPAND        lowByte<>+0(SB), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y6, Y6
+	VMOVDQU      256(AX), Y7
+	VPSLLW       $0x08, Y7, Y6
+	VPSRAW       $0x0a, Y6, Y6
 	VPMULLW      64(R8), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y7, Y7
+	VPSRAW       $0x0a, Y7, Y7
 	VPMULLW      96(R8), Y7, Y7
 	VPBROADCASTD 120(CX), Y8
 	VPMADDWD     Y6, Y8, Y9
@@ -20116,17 +19924,21 @@ block:
 	VPMADDWD     Y7, Y8, Y8
 	VPADDD       Y9, Y4, Y4
 	VPADDD       Y8, Y5, Y5
-	VMOVDQU      96(AX), Y6
-	VPSRLW       $0x04, Y6, Y6
-	VPAND        low4<>+0(SB), Y6, Y6
-	VMOVDQU      352(AX), Y7
-	VPAND        bits45<>+0(SB), Y7, Y7
-	VPOR         Y6, Y7, Y6
-	VPSRLW       $0x08, Y6, Y7
-	VPAND        lowByte<>+0(SB), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y6, Y6
+	VMOVDQU      256(AX), Y6
+	VPAND        low2<>+0(SB), Y6, Y6
+	VMOVDQU      224(AX), Y7
+	VPAND        low2<>+0(SB), Y7, Y7
+	VPSLLW       $0x02, Y6, Y6
+	VPOR         Y7, Y6, Y6
+	VMOVDQU      192(AX), Y7
+	VPAND        low2<>+0(SB), Y7, Y7
+	VPSLLW       $0x02, Y6, Y6
+	VPOR         Y7, Y6, Y6
+	VPSLLW       $0x02, Y6, Y7
+	VPSLLW       $0x0a, Y6, Y6
+	VPSRAW       $0x0a, Y6, Y6
 	VPMULLW      64(R8), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y7, Y7
+	VPSRAW       $0x0a, Y7, Y7
 	VPMULLW      96(R8), Y7, Y7
 	VPBROADCASTD 132(CX), Y8
 	VPMADDWD     Y6, Y8, Y9
@@ -20143,18 +19955,11 @@ block:
 	VPMADDWD     Y7, Y8, Y8
 	VPADDD       Y9, Y4, Y4
 	VPADDD       Y8, Y5, Y5
-	VMOVDQU      128(AX), Y6
-	VPSRLW       $0x04, Y6, Y6
-	VPAND        low4<>+0(SB), Y6, Y6
-	VMOVDQU      256(AX), Y7
-	VPSRLW       $0x02, Y7, Y7
-	VPAND        bits45<>+0(SB), Y7, Y7
-	VPOR         Y6, Y7, Y6
-	VPSRLW       $0x08, Y6, Y7
-	VPAND        lowByte<>+0(SB), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y6, Y6
+	VMOVDQU      288(AX), Y7
+	VPSLLW       $0x08, Y7, Y6
+	VPSRAW       $0x0a, Y6, Y6
 	VPMULLW      64(R8), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y7, Y7
+	VPSRAW       $0x0a, Y7, Y7
 	VPMULLW      96(R8), Y7, Y7
 	VPBROADCASTD 144(CX), Y8
 	VPMADDWD     Y6, Y8, Y9
@@ -20172,18 +19977,11 @@ block:
 	VPADDD       Y9, Y4, Y4
 	VPADDD       Y8, Y5, Y5
 	PREFETCHT0   1792(AX)
-	VMOVDQU      160(AX), Y6
-	VPSRLW       $0x04, Y6, Y6
-	VPAND        low4<>+0(SB), Y6, Y6
-	VMOVDQU      288(AX), Y7
-	VPSRLW       $0x02, Y7, Y7
-	VPAND        bits45<>+0(SB), Y7, Y7
-	VPOR         Y6, Y7, Y6
-	VPSRLW       $0x08, Y6, Y7
-	VPAND        lowByte<>+0(SB), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y6, Y6
+	VMOVDQU      320(AX), Y7
+	VPSLLW       $0x08, Y7, Y6
+	VPSRAW       $0x0a, Y6, Y6
 	VPMULLW      64(R8), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y7, Y7
+	VPSRAW       $0x0a, Y7, Y7
 	VPMULLW      96(R8), Y7, Y7
 	VPBROADCASTD 156(CX), Y8
 	VPMADDWD     Y6, Y8, Y9
@@ -20200,18 +19998,11 @@ block:
 	VPMADDWD     Y7, Y8, Y8
 	VPADDD       Y9, Y4, Y4
 	VPADDD       Y8, Y5, Y5
-	VMOVDQU      192(AX), Y6
-	VPSRLW       $0x04, Y6, Y6
-	VPAND        low4<>+0(SB), Y6, Y6
-	VMOVDQU      320(AX), Y7
-	VPSRLW       $0x02, Y7, Y7
-	VPAND        bits45<>+0(SB), Y7, Y7
-	VPOR         Y6, Y7, Y6
-	VPSRLW       $0x08, Y6, Y7
-	VPAND        lowByte<>+0(SB), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y6, Y6
+	VMOVDQU      352(AX), Y7
+	VPSLLW       $0x08, Y7, Y6
+	VPSRAW       $0x0a, Y6, Y6
 	VPMULLW      64(R8), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y7, Y7
+	VPSRAW       $0x0a, Y7, Y7
 	VPMULLW      96(R8), Y7, Y7
 	VPBROADCASTD 168(CX), Y8
 	VPMADDWD     Y6, Y8, Y9
@@ -20229,18 +20020,21 @@ block:
 	VPADDD       Y9, Y4, Y4
 	VPADDD       Y8, Y5, Y5
 	PREFETCHT0   1856(AX)
-	VMOVDQU      224(AX), Y6
-	VPSRLW       $0x04, Y6, Y6
-	VPAND        low4<>+0(SB), Y6, Y6
-	VMOVDQU      352(AX), Y7
-	VPSRLW       $0x02, Y7, Y7
-	VPAND        bits45<>+0(SB), Y7, Y7
-	VPOR         Y6, Y7, Y6
-	VPSRLW       $0x08, Y6, Y7
-	VPAND        lowByte<>+0(SB), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y6, Y6
+	VMOVDQU      352(AX), Y6
+	VPAND        low2<>+0(SB), Y6, Y6
+	VMOVDQU      320(AX), Y7
+	VPAND        low2<>+0(SB), Y7, Y7
+	VPSLLW       $0x02, Y6, Y6
+	VPOR         Y7, Y6, Y6
+	VMOVDQU      288(AX), Y7
+	VPAND        low2<>+0(SB), Y7, Y7
+	VPSLLW       $0x02, Y6, Y6
+	VPOR         Y7, Y6, Y6
+	VPSLLW       $0x02, Y6, Y7
+	VPSLLW       $0x0a, Y6, Y6
+	VPSRAW       $0x0a, Y6, Y6
 	VPMULLW      64(R8), Y6, Y6
-	VPSUBW       word32<>+0(SB), Y7, Y7
+	VPSRAW       $0x0a, Y7, Y7
 	VPMULLW      96(R8), Y7, Y7
 	VPBROADCASTD 180(CX), Y8
 	VPMADDWD     Y6, Y8, Y9
@@ -20352,17 +20146,11 @@ block:
 	VPSLLD       $0x10, Y10, Y11
 	VPBLENDW     $0xaa, Y11, Y10, Y10
 	VMOVDQA      Y10, 96(R8)
-	VMOVDQU      (AX), Y8
-	VPAND        low4<>+0(SB), Y8, Y8
-	VMOVDQU      256(AX), Y9
-	VPSLLW       $0x04, Y9, Y9
-	VPAND        bits45<>+0(SB), Y9, Y9
-	VPOR         Y8, Y9, Y8
-	VPSRLW       $0x08, Y8, Y9
-	VPAND        lowByte<>+0(SB), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y8, Y8
+	VMOVDQU      (AX), Y9
+	VPSLLW       $0x08, Y9, Y8
+	VPSRAW       $0x0a, Y8, Y8
 	VPMULLW      (R8), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y9, Y9
+	VPSRAW       $0x0a, Y9, Y9
 	VPMULLW      32(R8), Y9, Y9
 	VPBROADCASTD (CX), Y10
 	VPMADDWD     Y8, Y10, Y0
@@ -20376,17 +20164,11 @@ block:
 	VPBROADCASTD 12(CX), Y10
 	VPMADDWD     Y8, Y10, Y6
 	VPMADDWD     Y9, Y10, Y7
-	VMOVDQU      32(AX), Y8
-	VPAND        low4<>+0(SB), Y8, Y8
-	VMOVDQU      288(AX), Y9
-	VPSLLW       $0x04, Y9, Y9
-	VPAND        bits45<>+0(SB), Y9, Y9
-	VPOR         Y8, Y9, Y8
-	VPSRLW       $0x08, Y8, Y9
-	VPAND        lowByte<>+0(SB), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y8, Y8
+	VMOVDQU      32(AX), Y9
+	VPSLLW       $0x08, Y9, Y8
+	VPSRAW       $0x0a, Y8, Y8
 	VPMULLW      (R8), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y9, Y9
+	VPSRAW       $0x0a, Y9, Y9
 	VPMULLW      32(R8), Y9, Y9
 	VPBROADCASTD 16(CX), Y10
 	VPMADDWD     Y8, Y10, Y11
@@ -20409,17 +20191,11 @@ block:
 	VPADDD       Y11, Y6, Y6
 	VPADDD       Y10, Y7, Y7
 	PREFETCHT0   1536(AX)
-	VMOVDQU      64(AX), Y8
-	VPAND        low4<>+0(SB), Y8, Y8
-	VMOVDQU      320(AX), Y9
-	VPSLLW       $0x04, Y9, Y9
-	VPAND        bits45<>+0(SB), Y9, Y9
-	VPOR         Y8, Y9, Y8
-	VPSRLW       $0x08, Y8, Y9
-	VPAND        lowByte<>+0(SB), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y8, Y8
+	VMOVDQU      64(AX), Y9
+	VPSLLW       $0x08, Y9, Y8
+	VPSRAW       $0x0a, Y8, Y8
 	VPMULLW      (R8), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y9, Y9
+	VPSRAW       $0x0a, Y9, Y9
 	VPMULLW      32(R8), Y9, Y9
 	VPBROADCASTD 32(CX), Y10
 	VPMADDWD     Y8, Y10, Y11
@@ -20441,17 +20217,21 @@ block:
 	VPMADDWD     Y9, Y10, Y10
 	VPADDD       Y11, Y6, Y6
 	VPADDD       Y10, Y7, Y7
-	VMOVDQU      96(AX), Y8
-	VPAND        low4<>+0(SB), Y8, Y8
-	VMOVDQU      352(AX), Y9
-	VPSLLW       $0x04, Y9, Y9
-	VPAND        bits45<>+0(SB), Y9, Y9
-	VPOR         Y8, Y9, Y8
-	VPSRLW       $0x08, Y8, Y9
-	VPAND        lowByte<>+0(SB), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y8, Y8
+	VMOVDQU      64(AX), Y8
+	VPAND        low2<>+0(SB), Y8, Y8
+	VMOVDQU      32(AX), Y9
+	VPAND        low2<>+0(SB), Y9, Y9
+	VPSLLW       $0x02, Y8, Y8
+	VPOR         Y9, Y8, Y8
+	VMOVDQU      (AX), Y9
+	VPAND        low2<>+0(SB), Y9, Y9
+	VPSLLW       $0x02, Y8, Y8
+	VPOR         Y9, Y8, Y8
+	VPSLLW       $0x02, Y8, Y9
+	VPSLLW       $0x0a, Y8, Y8
+	VPSRAW       $0x0a, Y8, Y8
 	VPMULLW      (R8), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y9, Y9
+	VPSRAW       $0x0a, Y9, Y9
 	VPMULLW      32(R8), Y9, Y9
 	VPBROADCASTD 48(CX), Y10
 	VPMADDWD     Y8, Y10, Y11
@@ -20473,17 +20253,11 @@ block:
 	VPMADDWD     Y9, Y10, Y10
 	VPADDD       Y11, Y6, Y6
 	VPADDD       Y10, Y7, Y7
-	VMOVDQU      128(AX), Y8
-	VPAND        low4<>+0(SB), Y8, Y8
-	VMOVDQU      256(AX), Y9
-	VPSLLW       $0x02, Y9, Y9
-	VPAND        bits45<>+0(SB), Y9, Y9
-	VPOR         Y8, Y9, Y8
-	VPSRLW       $0x08, Y8, Y9
-	VPAND        lowByte<>+0(SB), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y8, Y8
+	VMOVDQU      96(AX), Y9
+	VPSLLW       $0x08, Y9, Y8
+	VPSRAW       $0x0a, Y8, Y8
 	VPMULLW      (R8), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y9, Y9
+	VPSRAW       $0x0a, Y9, Y9
 	VPMULLW      32(R8), Y9, Y9
 	VPBROADCASTD 64(CX), Y10
 	VPMADDWD     Y8, Y10, Y11
@@ -20506,17 +20280,11 @@ block:
 	VPADDD       Y11, Y6, Y6
 	VPADDD       Y10, Y7, Y7
 	PREFETCHT0   1600(AX)
-	VMOVDQU      160(AX), Y8
-	VPAND        low4<>+0(SB), Y8, Y8
-	VMOVDQU      288(AX), Y9
-	VPSLLW       $0x02, Y9, Y9
-	VPAND        bits45<>+0(SB), Y9, Y9
-	VPOR         Y8, Y9, Y8
-	VPSRLW       $0x08, Y8, Y9
-	VPAND        lowByte<>+0(SB), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y8, Y8
+	VMOVDQU      128(AX), Y9
+	VPSLLW       $0x08, Y9, Y8
+	VPSRAW       $0x0a, Y8, Y8
 	VPMULLW      (R8), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y9, Y9
+	VPSRAW       $0x0a, Y9, Y9
 	VPMULLW      32(R8), Y9, Y9
 	VPBROADCASTD 80(CX), Y10
 	VPMADDWD     Y8, Y10, Y11
@@ -20538,17 +20306,11 @@ block:
 	VPMADDWD     Y9, Y10, Y10
 	VPADDD       Y11, Y6, Y6
 	VPADDD       Y10, Y7, Y7
-	VMOVDQU      192(AX), Y8
-	VPAND        low4<>+0(SB), Y8, Y8
-	VMOVDQU      320(AX), Y9
-	VPSLLW       $0x02, Y9, Y9
-	VPAND        bits45<>+0(SB), Y9, Y9
-	VPOR         Y8, Y9, Y8
-	VPSRLW       $0x08, Y8, Y9
-	VPAND        lowByte<>+0(SB), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y8, Y8
+	VMOVDQU      160(AX), Y9
+	VPSLLW       $0x08, Y9, Y8
+	VPSRAW       $0x0a, Y8, Y8
 	VPMULLW      (R8), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y9, Y9
+	VPSRAW       $0x0a, Y9, Y9
 	VPMULLW      32(R8), Y9, Y9
 	VPBROADCASTD 96(CX), Y10
 	VPMADDWD     Y8, Y10, Y11
@@ -20571,17 +20333,21 @@ block:
 	VPADDD       Y11, Y6, Y6
 	VPADDD       Y10, Y7, Y7
 	PREFETCHT0   1664(AX)
-	VMOVDQU      224(AX), Y8
-	VPAND        low4<>+0(SB), Y8, Y8
-	VMOVDQU      352(AX), Y9
-	VPSLLW       $0x02, Y9, Y9
-	VPAND        bits45<>+0(SB), Y9, Y9
-	VPOR         Y8, Y9, Y8
-	VPSRLW       $0x08, Y8, Y9
-	VPAND        lowByte<>+0(SB), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y8, Y8
+	VMOVDQU      160(AX), Y8
+	VPAND        low2<>+0(SB), Y8, Y8
+	VMOVDQU      128(AX), Y9
+	VPAND        low2<>+0(SB), Y9, Y9
+	VPSLLW       $0x02, Y8, Y8
+	VPOR         Y9, Y8, Y8
+	VMOVDQU      96(AX), Y9
+	VPAND        low2<>+0(SB), Y9, Y9
+	VPSLLW       $0x02, Y8, Y8
+	VPOR         Y9, Y8, Y8
+	VPSLLW       $0x02, Y8, Y9
+	VPSLLW       $0x0a, Y8, Y8
+	VPSRAW       $0x0a, Y8, Y8
 	VPMULLW      (R8), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y9, Y9
+	VPSRAW       $0x0a, Y9, Y9
 	VPMULLW      32(R8), Y9, Y9
 	VPBROADCASTD 112(CX), Y10
 	VPMADDWD     Y8, Y10, Y11
@@ -20603,17 +20369,11 @@ block:
 	VPMADDWD     Y9, Y10, Y10
 	VPADDD       Y11, Y6, Y6
 	VPADDD       Y10, Y7, Y7
-	VMOVDQU      (AX), Y8
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        low4<>+0(SB), Y8, Y8
-	VMOVDQU      256(AX), Y9
-	VPAND        bits45<>+0(SB), Y9, Y9
-	VPOR         Y8, Y9, Y8
-	VPSRLW       $0x08, Y8, Y9
-	VPAND        lowByte<>+0(SB), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y8, Y8
+	VMOVDQU      192(AX), Y9
+	VPSLLW       $0x08, Y9, Y8
+	VPSRAW       $0x0a, Y8, Y8
 	VPMULLW      64(R8), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y9, Y9
+	VPSRAW       $0x0a, Y9, Y9
 	VPMULLW      96(R8), Y9, Y9
 	VPBROADCASTD 128(CX), Y10
 	VPMADDWD     Y8, Y10, Y11
@@ -20635,17 +20395,11 @@ block:
 	VPMADDWD     Y9, Y10, Y10
 	VPADDD       Y11, Y6, Y6
 	VPADDD       Y10, Y7, Y7
-	VMOVDQU      32(AX), Y8
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        low4<>+0(SB), Y8, Y8
-	VMOVDQU      288(AX), Y9
-	VPAND        bits45<>+0(SB), Y9, Y9
-	VPOR         Y8, Y9, Y8
-	VPSRLW       $0x08, Y8, Y9
-	VPAND        lowByte<>+0(SB), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y8, Y8
+	VMOVDQU      224(AX), Y9
+	VPSLLW       $0x08, Y9, Y8
+	VPSRAW       $0x0a, Y8, Y8
 	VPMULLW      64(R8), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y9, Y9
+	VPSRAW       $0x0a, Y9, Y9
 	VPMULLW      96(R8), Y9, Y9
 	VPBROADCASTD 144(CX), Y10
 	VPMADDWD     Y8, Y10, Y11
@@ -20668,17 +20422,11 @@ block:
 	VPADDD       Y11, Y6, Y6
 	VPADDD       Y10, Y7, Y7
 	PREFETCHT0   1728(AX)
-	VMOVDQU      64(AX), Y8
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        low4<>+0(SB), Y8, Y8
-	VMOVDQU      320(AX), Y9
-	VPAND        bits45<>+0(SB), Y9, Y9
-	VPOR         Y8, Y9, Y8
-	VPSRLW       $0x08, Y8, Y9
-	VPAND        lowByte<>+0(SB), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y8, Y8
+	VMOVDQU      256(AX), Y9
+	VPSLLW       $0x08, Y9, Y8
+	VPSRAW       $0x0a, Y8, Y8
 	VPMULLW      64(R8), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y9, Y9
+	VPSRAW       $0x0a, Y9, Y9
 	VPMULLW      96(R8), Y9, Y9
 	VPBROADCASTD 160(CX), Y10
 	VPMADDWD     Y8, Y10, Y11
@@ -20700,17 +20448,21 @@ block:
 	VPMADDWD     Y9, Y10, Y10
 	VPADDD       Y11, Y6, Y6
 	VPADDD       Y10, Y7, Y7
-	VMOVDQU      96(AX), Y8
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        low4<>+0(SB), Y8, Y8
-	VMOVDQU      352(AX), Y9
-	VPAND        bits45<>+0(SB), Y9, Y9
-	VPOR         Y8, Y9, Y8
-	VPSRLW       $0x08, Y8, Y9
-	VPAND        lowByte<>+0(SB), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y8, Y8
+	VMOVDQU      256(AX), Y8
+	VPAND        low2<>+0(SB), Y8, Y8
+	VMOVDQU      224(AX), Y9
+	VPAND        low2<>+0(SB), Y9, Y9
+	VPSLLW       $0x02, Y8, Y8
+	VPOR         Y9, Y8, Y8
+	VMOVDQU      192(AX), Y9
+	VPAND        low2<>+0(SB), Y9, Y9
+	VPSLLW       $0x02, Y8, Y8
+	VPOR         Y9, Y8, Y8
+	VPSLLW       $0x02, Y8, Y9
+	VPSLLW       $0x0a, Y8, Y8
+	VPSRAW       $0x0a, Y8, Y8
 	VPMULLW      64(R8), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y9, Y9
+	VPSRAW       $0x0a, Y9, Y9
 	VPMULLW      96(R8), Y9, Y9
 	VPBROADCASTD 176(CX), Y10
 	VPMADDWD     Y8, Y10, Y11
@@ -20732,18 +20484,11 @@ block:
 	VPMADDWD     Y9, Y10, Y10
 	VPADDD       Y11, Y6, Y6
 	VPADDD       Y10, Y7, Y7
-	VMOVDQU      128(AX), Y8
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        low4<>+0(SB), Y8, Y8
-	VMOVDQU      256(AX), Y9
-	VPSRLW       $0x02, Y9, Y9
-	VPAND        bits45<>+0(SB), Y9, Y9
-	VPOR         Y8, Y9, Y8
-	VPSRLW       $0x08, Y8, Y9
-	VPAND        lowByte<>+0(SB), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y8, Y8
+	VMOVDQU      288(AX), Y9
+	VPSLLW       $0x08, Y9, Y8
+	VPSRAW       $0x0a, Y8, Y8
 	VPMULLW      64(R8), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y9, Y9
+	VPSRAW       $0x0a, Y9, Y9
 	VPMULLW      96(R8), Y9, Y9
 	VPBROADCASTD 192(CX), Y10
 	VPMADDWD     Y8, Y10, Y11
@@ -20766,18 +20511,11 @@ block:
 	VPADDD       Y11, Y6, Y6
 	VPADDD       Y10, Y7, Y7
 	PREFETCHT0   1792(AX)
-	VMOVDQU      160(AX), Y8
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        low4<>+0(SB), Y8, Y8
-	VMOVDQU      288(AX), Y9
-	VPSRLW       $0x02, Y9, Y9
-	VPAND        bits45<>+0(SB), Y9, Y9
-	VPOR         Y8, Y9, Y8
-	VPSRLW       $0x08, Y8, Y9
-	VPAND        lowByte<>+0(SB), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y8, Y8
+	VMOVDQU      320(AX), Y9
+	VPSLLW       $0x08, Y9, Y8
+	VPSRAW       $0x0a, Y8, Y8
 	VPMULLW      64(R8), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y9, Y9
+	VPSRAW       $0x0a, Y9, Y9
 	VPMULLW      96(R8), Y9, Y9
 	VPBROADCASTD 208(CX), Y10
 	VPMADDWD     Y8, Y10, Y11
@@ -20799,18 +20537,11 @@ block:
 	VPMADDWD     Y9, Y10, Y10
 	VPADDD       Y11, Y6, Y6
 	VPADDD       Y10, Y7, Y7
-	VMOVDQU      192(AX), Y8
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        low4<>+0(SB), Y8, Y8
-	VMOVDQU      320(AX), Y9
-	VPSRLW       $0x02, Y9, Y9
-	VPAND        bits45<>+0(SB), Y9, Y9
-	VPOR         Y8, Y9, Y8
-	VPSRLW       $0x08, Y8, Y9
-	VPAND        lowByte<>+0(SB), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y8, Y8
+	VMOVDQU      352(AX), Y9
+	VPSLLW       $0x08, Y9, Y8
+	VPSRAW       $0x0a, Y8, Y8
 	VPMULLW      64(R8), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y9, Y9
+	VPSRAW       $0x0a, Y9, Y9
 	VPMULLW      96(R8), Y9, Y9
 	VPBROADCASTD 224(CX), Y10
 	VPMADDWD     Y8, Y10, Y11
@@ -20833,18 +20564,21 @@ block:
 	VPADDD       Y11, Y6, Y6
 	VPADDD       Y10, Y7, Y7
 	PREFETCHT0   1856(AX)
-	VMOVDQU      224(AX), Y8
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        low4<>+0(SB), Y8, Y8
-	VMOVDQU      352(AX), Y9
-	VPSRLW       $0x02, Y9, Y9
-	VPAND        bits45<>+0(SB), Y9, Y9
-	VPOR         Y8, Y9, Y8
-	VPSRLW       $0x08, Y8, Y9
-	VPAND        lowByte<>+0(SB), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y8, Y8
+	VMOVDQU      352(AX), Y8
+	VPAND        low2<>+0(SB), Y8, Y8
+	VMOVDQU      320(AX), Y9
+	VPAND        low2<>+0(SB), Y9, Y9
+	VPSLLW       $0x02, Y8, Y8
+	VPOR         Y9, Y8, Y8
+	VMOVDQU      288(AX), Y9
+	VPAND        low2<>+0(SB), Y9, Y9
+	VPSLLW       $0x02, Y8, Y8
+	VPOR         Y9, Y8, Y8
+	VPSLLW       $0x02, Y8, Y9
+	VPSLLW       $0x0a, Y8, Y8
+	VPSRAW       $0x0a, Y8, Y8
 	VPMULLW      64(R8), Y8, Y8
-	VPSUBW       word32<>+0(SB), Y9, Y9
+	VPSRAW       $0x0a, Y9, Y9
 	VPMULLW      96(R8), Y9, Y9
 	VPBROADCASTD 240(CX), Y10
 	VPMADDWD     Y8, Y10, Y11
@@ -20975,17 +20709,11 @@ block:
 	VPSLLD       $0x10, Y12, Y13
 	VPBLENDW     $0xaa, Y13, Y12, Y12
 	VMOVDQA      Y12, 96(R8)
-	VMOVDQU      (AX), Y10
-	VPAND        low4<>+0(SB), Y10, Y10
-	VMOVDQU      256(AX), Y11
-	VPSLLW       $0x04, Y11, Y11
-	VPAND        bits45<>+0(SB), Y11, Y11
-	VPOR         Y10, Y11, Y10
-	VPSRLW       $0x08, Y10, Y11
-	VPAND        lowByte<>+0(SB), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y10, Y10
+	VMOVDQU      (AX), Y11
+	VPSLLW       $0x08, Y11, Y10
+	VPSRAW       $0x0a, Y10, Y10
 	VPMULLW      (R8), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y11, Y11
+	VPSRAW       $0x0a, Y11, Y11
 	VPMULLW      32(R8), Y11, Y11
 	VPBROADCASTD (CX), Y12
 	VPMADDWD     Y10, Y12, Y0
@@ -21002,17 +20730,11 @@ block:
 	VPBROADCASTD 16(CX), Y12
 	VPMADDWD     Y10, Y12, Y8
 	VPMADDWD     Y11, Y12, Y9
-	VMOVDQU      32(AX), Y10
-	VPAND        low4<>+0(SB), Y10, Y10
-	VMOVDQU      288(AX), Y11
-	VPSLLW       $0x04, Y11, Y11
-	VPAND        bits45<>+0(SB), Y11, Y11
-	VPOR         Y10, Y11, Y10
-	VPSRLW       $0x08, Y10, Y11
-	VPAND        lowByte<>+0(SB), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y10, Y10
+	VMOVDQU      32(AX), Y11
+	VPSLLW       $0x08, Y11, Y10
+	VPSRAW       $0x0a, Y10, Y10
 	VPMULLW      (R8), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y11, Y11
+	VPSRAW       $0x0a, Y11, Y11
 	VPMULLW      32(R8), Y11, Y11
 	VPBROADCASTD 20(CX), Y12
 	VPMADDWD     Y10, Y12, Y13
@@ -21040,17 +20762,11 @@ block:
 	VPADDD       Y13, Y8, Y8
 	VPADDD       Y12, Y9, Y9
 	PREFETCHT0   1536(AX)
-	VMOVDQU      64(AX), Y10
-	VPAND        low4<>+0(SB), Y10, Y10
-	VMOVDQU      320(AX), Y11
-	VPSLLW       $0x04, Y11, Y11
-	VPAND        bits45<>+0(SB), Y11, Y11
-	VPOR         Y10, Y11, Y10
-	VPSRLW       $0x08, Y10, Y11
-	VPAND        lowByte<>+0(SB), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y10, Y10
+	VMOVDQU      64(AX), Y11
+	VPSLLW       $0x08, Y11, Y10
+	VPSRAW       $0x0a, Y10, Y10
 	VPMULLW      (R8), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y11, Y11
+	VPSRAW       $0x0a, Y11, Y11
 	VPMULLW      32(R8), Y11, Y11
 	VPBROADCASTD 40(CX), Y12
 	VPMADDWD     Y10, Y12, Y13
@@ -21077,17 +20793,21 @@ block:
 	VPMADDWD     Y11, Y12, Y12
 	VPADDD       Y13, Y8, Y8
 	VPADDD       Y12, Y9, Y9
-	VMOVDQU      96(AX), Y10
-	VPAND        low4<>+0(SB), Y10, Y10
-	VMOVDQU      352(AX), Y11
-	VPSLLW       $0x04, Y11, Y11
-	VPAND        bits45<>+0(SB), Y11, Y11
-	VPOR         Y10, Y11, Y10
-	VPSRLW       $0x08, Y10, Y11
-	VPAND        lowByte<>+0(SB), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y10, Y10
+	VMOVDQU      64(AX), Y10
+	VPAND        low2<>+0(SB), Y10, Y10
+	VMOVDQU      32(AX), Y11
+	VPAND        low2<>+0(SB), Y11, Y11
+	VPSLLW       $0x02, Y10, Y10
+	VPOR         Y11, Y10, Y10
+	VMOVDQU      (AX), Y11
+	VPAND        low2<>+0(SB), Y11, Y11
+	VPSLLW       $0x02, Y10, Y10
+	VPOR         Y11, Y10, Y10
+	VPSLLW       $0x02, Y10, Y11
+	VPSLLW       $0x0a, Y10, Y10
+	VPSRAW       $0x0a, Y10, Y10
 	VPMULLW      (R8), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y11, Y11
+	VPSRAW       $0x0a, Y11, Y11
 	VPMULLW      32(R8), Y11, Y11
 	VPBROADCASTD 60(CX), Y12
 	VPMADDWD     Y10, Y12, Y13
@@ -21114,17 +20834,11 @@ block:
 	VPMADDWD     Y11, Y12, Y12
 	VPADDD       Y13, Y8, Y8
 	VPADDD       Y12, Y9, Y9
-	VMOVDQU      128(AX), Y10
-	VPAND        low4<>+0(SB), Y10, Y10
-	VMOVDQU      256(AX), Y11
-	VPSLLW       $0x02, Y11, Y11
-	VPAND        bits45<>+0(SB), Y11, Y11
-	VPOR         Y10, Y11, Y10
-	VPSRLW       $0x08, Y10, Y11
-	VPAND        lowByte<>+0(SB), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y10, Y10
+	VMOVDQU      96(AX), Y11
+	VPSLLW       $0x08, Y11, Y10
+	VPSRAW       $0x0a, Y10, Y10
 	VPMULLW      (R8), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y11, Y11
+	VPSRAW       $0x0a, Y11, Y11
 	VPMULLW      32(R8), Y11, Y11
 	VPBROADCASTD 80(CX), Y12
 	VPMADDWD     Y10, Y12, Y13
@@ -21152,17 +20866,11 @@ block:
 	VPADDD       Y13, Y8, Y8
 	VPADDD       Y12, Y9, Y9
 	PREFETCHT0   1600(AX)
-	VMOVDQU      160(AX), Y10
-	VPAND        low4<>+0(SB), Y10, Y10
-	VMOVDQU      288(AX), Y11
-	VPSLLW       $0x02, Y11, Y11
-	VPAND        bits45<>+0(SB), Y11, Y11
-	VPOR         Y10, Y11, Y10
-	VPSRLW       $0x08, Y10, Y11
-	VPAND        lowByte<>+0(SB), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y10, Y10
+	VMOVDQU      128(AX), Y11
+	VPSLLW       $0x08, Y11, Y10
+	VPSRAW       $0x0a, Y10, Y10
 	VPMULLW      (R8), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y11, Y11
+	VPSRAW       $0x0a, Y11, Y11
 	VPMULLW      32(R8), Y11, Y11
 	VPBROADCASTD 100(CX), Y12
 	VPMADDWD     Y10, Y12, Y13
@@ -21189,17 +20897,11 @@ block:
 	VPMADDWD     Y11, Y12, Y12
 	VPADDD       Y13, Y8, Y8
 	VPADDD       Y12, Y9, Y9
-	VMOVDQU      192(AX), Y10
-	VPAND        low4<>+0(SB), Y10, Y10
-	VMOVDQU      320(AX), Y11
-	VPSLLW       $0x02, Y11, Y11
-	VPAND        bits45<>+0(SB), Y11, Y11
-	VPOR         Y10, Y11, Y10
-	VPSRLW       $0x08, Y10, Y11
-	VPAND        lowByte<>+0(SB), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y10, Y10
+	VMOVDQU      160(AX), Y11
+	VPSLLW       $0x08, Y11, Y10
+	VPSRAW       $0x0a, Y10, Y10
 	VPMULLW      (R8), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y11, Y11
+	VPSRAW       $0x0a, Y11, Y11
 	VPMULLW      32(R8), Y11, Y11
 	VPBROADCASTD 120(CX), Y12
 	VPMADDWD     Y10, Y12, Y13
@@ -21227,17 +20929,21 @@ block:
 	VPADDD       Y13, Y8, Y8
 	VPADDD       Y12, Y9, Y9
 	PREFETCHT0   1664(AX)
-	VMOVDQU      224(AX), Y10
-	VPAND        low4<>+0(SB), Y10, Y10
-	VMOVDQU      352(AX), Y11
-	VPSLLW       $0x02, Y11, Y11
-	VPAND        bits45<>+0(SB), Y11, Y11
-	VPOR         Y10, Y11, Y10
-	VPSRLW       $0x08, Y10, Y11
-	VPAND        lowByte<>+0(SB), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y10, Y10
+	VMOVDQU      160(AX), Y10
+	VPAND        low2<>+0(SB), Y10, Y10
+	VMOVDQU      128(AX), Y11
+	VPAND        low2<>+0(SB), Y11, Y11
+	VPSLLW       $0x02, Y10, Y10
+	VPOR         Y11, Y10, Y10
+	VMOVDQU      96(AX), Y11
+	VPAND        low2<>+0(SB), Y11, Y11
+	VPSLLW       $0x02, Y10, Y10
+	VPOR         Y11, Y10, Y10
+	VPSLLW       $0x02, Y10, Y11
+	VPSLLW       $0x0a, Y10, Y10
+	VPSRAW       $0x0a, Y10, Y10
 	VPMULLW      (R8), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y11, Y11
+	VPSRAW       $0x0a, Y11, Y11
 	VPMULLW      32(R8), Y11, Y11
 	VPBROADCASTD 140(CX), Y12
 	VPMADDWD     Y10, Y12, Y13
@@ -21264,17 +20970,11 @@ block:
 	VPMADDWD     Y11, Y12, Y12
 	VPADDD       Y13, Y8, Y8
 	VPADDD       Y12, Y9, Y9
-	VMOVDQU      (AX), Y10
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        low4<>+0(SB), Y10, Y10
-	VMOVDQU      256(AX), Y11
-	VPAND        bits45<>+0(SB), Y11, Y11
-	VPOR         Y10, Y11, Y10
-	VPSRLW       $0x08, Y10, Y11
-	VPAND        lowByte<>+0(SB), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y10, Y10
+	VMOVDQU      192(AX), Y11
+	VPSLLW       $0x08, Y11, Y10
+	VPSRAW       $0x0a, Y10, Y10
 	VPMULLW      64(R8), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y11, Y11
+	VPSRAW       $0x0a, Y11, Y11
 	VPMULLW      96(R8), Y11, Y11
 	VPBROADCASTD 160(CX), Y12
 	VPMADDWD     Y10, Y12, Y13
@@ -21301,17 +21001,11 @@ block:
 	VPMADDWD     Y11, Y12, Y12
 	VPADDD       Y13, Y8, Y8
 	VPADDD       Y12, Y9, Y9
-	VMOVDQU      32(AX), Y10
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        low4<>+0(SB), Y10, Y10
-	VMOVDQU      288(AX), Y11
-	VPAND        bits45<>+0(SB), Y11, Y11
-	VPOR         Y10, Y11, Y10
-	VPSRLW       $0x08, Y10, Y11
-	VPAND        lowByte<>+0(SB), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y10, Y10
+	VMOVDQU      224(AX), Y11
+	VPSLLW       $0x08, Y11, Y10
+	VPSRAW       $0x0a, Y10, Y10
 	VPMULLW      64(R8), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y11, Y11
+	VPSRAW       $0x0a, Y11, Y11
 	VPMULLW      96(R8), Y11, Y11
 	VPBROADCASTD 180(CX), Y12
 	VPMADDWD     Y10, Y12, Y13
@@ -21339,17 +21033,11 @@ block:
 	VPADDD       Y13, Y8, Y8
 	VPADDD       Y12, Y9, Y9
 	PREFETCHT0   1728(AX)
-	VMOVDQU      64(AX), Y10
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        low4<>+0(SB), Y10, Y10
-	VMOVDQU      320(AX), Y11
-	VPAND        bits45<>+0(SB), Y11, Y11
-	VPOR         Y10, Y11, Y10
-	VPSRLW       $0x08, Y10, Y11
-	VPAND        lowByte<>+0(SB), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y10, Y10
+	VMOVDQU      256(AX), Y11
+	VPSLLW       $0x08, Y11, Y10
+	VPSRAW       $0x0a, Y10, Y10
 	VPMULLW      64(R8), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y11, Y11
+	VPSRAW       $0x0a, Y11, Y11
 	VPMULLW      96(R8), Y11, Y11
 	VPBROADCASTD 200(CX), Y12
 	VPMADDWD     Y10, Y12, Y13
@@ -21376,17 +21064,21 @@ block:
 	VPMADDWD     Y11, Y12, Y12
 	VPADDD       Y13, Y8, Y8
 	VPADDD       Y12, Y9, Y9
-	VMOVDQU      96(AX), Y10
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        low4<>+0(SB), Y10, Y10
-	VMOVDQU      352(AX), Y11
-	VPAND        bits45<>+0(SB), Y11, Y11
-	VPOR         Y10, Y11, Y10
-	VPSRLW       $0x08, Y10, Y11
-	VPAND        lowByte<>+0(SB), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y10, Y10
+	VMOVDQU      256(AX), Y10
+	VPAND        low2<>+0(SB), Y10, Y10
+	VMOVDQU      224(AX), Y11
+	VPAND        low2<>+0(SB), Y11, Y11
+	VPSLLW       $0x02, Y10, Y10
+	VPOR         Y11, Y10, Y10
+	VMOVDQU      192(AX), Y11
+	VPAND        low2<>+0(SB), Y11, Y11
+	VPSLLW       $0x02, Y10, Y10
+	VPOR         Y11, Y10, Y10
+	VPSLLW       $0x02, Y10, Y11
+	VPSLLW       $0x0a, Y10, Y10
+	VPSRAW       $0x0a, Y10, Y10
 	VPMULLW      64(R8), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y11, Y11
+	VPSRAW       $0x0a, Y11, Y11
 	VPMULLW      96(R8), Y11, Y11
 	VPBROADCASTD 220(CX), Y12
 	VPMADDWD     Y10, Y12, Y13
@@ -21413,18 +21105,11 @@ block:
 	VPMADDWD     Y11, Y12, Y12
 	VPADDD       Y13, Y8, Y8
 	VPADDD       Y12, Y9, Y9
-	VMOVDQU      128(AX), Y10
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        low4<>+0(SB), Y10, Y10
-	VMOVDQU      256(AX), Y11
-	VPSRLW       $0x02, Y11, Y11
-	VPAND        bits45<>+0(SB), Y11, Y11
-	VPOR         Y10, Y11, Y10
-	VPSRLW       $0x08, Y10, Y11
-	VPAND        lowByte<>+0(SB), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y10, Y10
+	VMOVDQU      288(AX), Y11
+	VPSLLW       $0x08, Y11, Y10
+	VPSRAW       $0x0a, Y10, Y10
 	VPMULLW      64(R8), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y11, Y11
+	VPSRAW       $0x0a, Y11, Y11
 	VPMULLW      96(R8), Y11, Y11
 	VPBROADCASTD 240(CX), Y12
 	VPMADDWD     Y10, Y12, Y13
@@ -21452,18 +21137,11 @@ block:
 	VPADDD       Y13, Y8, Y8
 	VPADDD       Y12, Y9, Y9
 	PREFETCHT0   1792(AX)
-	VMOVDQU      160(AX), Y10
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        low4<>+0(SB), Y10, Y10
-	VMOVDQU      288(AX), Y11
-	VPSRLW       $0x02, Y11, Y11
-	VPAND        bits45<>+0(SB), Y11, Y11
-	VPOR         Y10, Y11, Y10
-	VPSRLW       $0x08, Y10, Y11
-	VPAND        lowByte<>+0(SB), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y10, Y10
+	VMOVDQU      320(AX), Y11
+	VPSLLW       $0x08, Y11, Y10
+	VPSRAW       $0x0a, Y10, Y10
 	VPMULLW      64(R8), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y11, Y11
+	VPSRAW       $0x0a, Y11, Y11
 	VPMULLW      96(R8), Y11, Y11
 	VPBROADCASTD 260(CX), Y12
 	VPMADDWD     Y10, Y12, Y13
@@ -21490,18 +21168,11 @@ block:
 	VPMADDWD     Y11, Y12, Y12
 	VPADDD       Y13, Y8, Y8
 	VPADDD       Y12, Y9, Y9
-	VMOVDQU      192(AX), Y10
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        low4<>+0(SB), Y10, Y10
-	VMOVDQU      320(AX), Y11
-	VPSRLW       $0x02, Y11, Y11
-	VPAND        bits45<>+0(SB), Y11, Y11
-	VPOR         Y10, Y11, Y10
-	VPSRLW       $0x08, Y10, Y11
-	VPAND        lowByte<>+0(SB), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y10, Y10
+	VMOVDQU      352(AX), Y11
+	VPSLLW       $0x08, Y11, Y10
+	VPSRAW       $0x0a, Y10, Y10
 	VPMULLW      64(R8), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y11, Y11
+	VPSRAW       $0x0a, Y11, Y11
 	VPMULLW      96(R8), Y11, Y11
 	VPBROADCASTD 280(CX), Y12
 	VPMADDWD     Y10, Y12, Y13
@@ -21529,18 +21200,21 @@ block:
 	VPADDD       Y13, Y8, Y8
 	VPADDD       Y12, Y9, Y9
 	PREFETCHT0   1856(AX)
-	VMOVDQU      224(AX), Y10
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        low4<>+0(SB), Y10, Y10
-	VMOVDQU      352(AX), Y11
-	VPSRLW       $0x02, Y11, Y11
-	VPAND        bits45<>+0(SB), Y11, Y11
-	VPOR         Y10, Y11, Y10
-	VPSRLW       $0x08, Y10, Y11
-	VPAND        lowByte<>+0(SB), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y10, Y10
+	VMOVDQU      352(AX), Y10
+	VPAND        low2<>+0(SB), Y10, Y10
+	VMOVDQU      320(AX), Y11
+	VPAND        low2<>+0(SB), Y11, Y11
+	VPSLLW       $0x02, Y10, Y10
+	VPOR         Y11, Y10, Y10
+	VMOVDQU      288(AX), Y11
+	VPAND        low2<>+0(SB), Y11, Y11
+	VPSLLW       $0x02, Y10, Y10
+	VPOR         Y11, Y10, Y10
+	VPSLLW       $0x02, Y10, Y11
+	VPSLLW       $0x0a, Y10, Y10
+	VPSRAW       $0x0a, Y10, Y10
 	VPMULLW      64(R8), Y10, Y10
-	VPSUBW       word32<>+0(SB), Y11, Y11
+	VPSRAW       $0x0a, Y11, Y11
 	VPMULLW      96(R8), Y11, Y11
 	VPBROADCASTD 300(CX), Y12
 	VPMADDWD     Y10, Y12, Y13
@@ -21690,17 +21364,11 @@ block:
 	VPSLLD       $0x10, Y14, Y15
 	VPBLENDW     $0xaa, Y15, Y14, Y14
 	VMOVDQA      Y14, 96(R8)
-	VMOVDQU      (AX), Y12
-	VPAND        low4<>+0(SB), Y12, Y12
-	VMOVDQU      256(AX), Y13
-	VPSLLW       $0x04, Y13, Y13
-	VPAND        bits45<>+0(SB), Y13, Y13
-	VPOR         Y12, Y13, Y12
-	VPSRLW       $0x08, Y12, Y13
-	VPAND        lowByte<>+0(SB), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y12, Y12
+	VMOVDQU      (AX), Y13
+	VPSLLW       $0x08, Y13, Y12
+	VPSRAW       $0x0a, Y12, Y12
 	VPMULLW      (R8), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y13, Y13
+	VPSRAW       $0x0a, Y13, Y13
 	VPMULLW      32(R8), Y13, Y13
 	VPBROADCASTD (CX), Y14
 	VPMADDWD     Y12, Y14, Y0
@@ -21720,17 +21388,11 @@ block:
 	VPBROADCASTD 20(CX), Y14
 	VPMADDWD     Y12, Y14, Y10
 	VPMADDWD     Y13, Y14, Y11
-	VMOVDQU      32(AX), Y12
-	VPAND        low4<>+0(SB), Y12, Y12
-	VMOVDQU      288(AX), Y13
-	VPSLLW       $0x04, Y13, Y13
-	VPAND        bits45<>+0(SB), Y13, Y13
-	VPOR         Y12, Y13, Y12
-	VPSRLW       $0x08, Y12, Y13
-	VPAND        lowByte<>+0(SB), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y12, Y12
+	VMOVDQU      32(AX), Y13
+	VPSLLW       $0x08, Y13, Y12
+	VPSRAW       $0x0a, Y12, Y12
 	VPMULLW      (R8), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y13, Y13
+	VPSRAW       $0x0a, Y13, Y13
 	VPMULLW      32(R8), Y13, Y13
 	VPBROADCASTD 24(CX), Y14
 	VPMADDWD     Y12, Y14, Y15
@@ -21763,17 +21425,11 @@ block:
 	VPADDD       Y15, Y10, Y10
 	VPADDD       Y14, Y11, Y11
 	PREFETCHT0   1536(AX)
-	VMOVDQU      64(AX), Y12
-	VPAND        low4<>+0(SB), Y12, Y12
-	VMOVDQU      320(AX), Y13
-	VPSLLW       $0x04, Y13, Y13
-	VPAND        bits45<>+0(SB), Y13, Y13
-	VPOR         Y12, Y13, Y12
-	VPSRLW       $0x08, Y12, Y13
-	VPAND        lowByte<>+0(SB), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y12, Y12
+	VMOVDQU      64(AX), Y13
+	VPSLLW       $0x08, Y13, Y12
+	VPSRAW       $0x0a, Y12, Y12
 	VPMULLW      (R8), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y13, Y13
+	VPSRAW       $0x0a, Y13, Y13
 	VPMULLW      32(R8), Y13, Y13
 	VPBROADCASTD 48(CX), Y14
 	VPMADDWD     Y12, Y14, Y15
@@ -21805,17 +21461,21 @@ block:
 	VPMADDWD     Y13, Y14, Y14
 	VPADDD       Y15, Y10, Y10
 	VPADDD       Y14, Y11, Y11
-	VMOVDQU      96(AX), Y12
-	VPAND        low4<>+0(SB), Y12, Y12
-	VMOVDQU      352(AX), Y13
-	VPSLLW       $0x04, Y13, Y13
-	VPAND        bits45<>+0(SB), Y13, Y13
-	VPOR         Y12, Y13, Y12
-	VPSRLW       $0x08, Y12, Y13
-	VPAND        lowByte<>+0(SB), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y12, Y12
+	VMOVDQU      64(AX), Y12
+	VPAND        low2<>+0(SB), Y12, Y12
+	VMOVDQU      32(AX), Y13
+	VPAND        low2<>+0(SB), Y13, Y13
+	VPSLLW       $0x02, Y12, Y12
+	VPOR         Y13, Y12, Y12
+	VMOVDQU      (AX), Y13
+	VPAND        low2<>+0(SB), Y13, Y13
+	VPSLLW       $0x02, Y12, Y12
+	VPOR         Y13, Y12, Y12
+	VPSLLW       $0x02, Y12, Y13
+	VPSLLW       $0x0a, Y12, Y12
+	VPSRAW       $0x0a, Y12, Y12
 	VPMULLW      (R8), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y13, Y13
+	VPSRAW       $0x0a, Y13, Y13
 	VPMULLW      32(R8), Y13, Y13
 	VPBROADCASTD 72(CX), Y14
 	VPMADDWD     Y12, Y14, Y15
@@ -21847,17 +21507,11 @@ block:
 	VPMADDWD     Y13, Y14, Y14
 	VPADDD       Y15, Y10, Y10
 	VPADDD       Y14, Y11, Y11
-	VMOVDQU      128(AX), Y12
-	VPAND        low4<>+0(SB), Y12, Y12
-	VMOVDQU      256(AX), Y13
-	VPSLLW       $0x02, Y13, Y13
-	VPAND        bits45<>+0(SB), Y13, Y13
-	VPOR         Y12, Y13, Y12
-	VPSRLW       $0x08, Y12, Y13
-	VPAND        lowByte<>+0(SB), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y12, Y12
+	VMOVDQU      96(AX), Y13
+	VPSLLW       $0x08, Y13, Y12
+	VPSRAW       $0x0a, Y12, Y12
 	VPMULLW      (R8), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y13, Y13
+	VPSRAW       $0x0a, Y13, Y13
 	VPMULLW      32(R8), Y13, Y13
 	VPBROADCASTD 96(CX), Y14
 	VPMADDWD     Y12, Y14, Y15
@@ -21890,17 +21544,11 @@ block:
 	VPADDD       Y15, Y10, Y10
 	VPADDD       Y14, Y11, Y11
 	PREFETCHT0   1600(AX)
-	VMOVDQU      160(AX), Y12
-	VPAND        low4<>+0(SB), Y12, Y12
-	VMOVDQU      288(AX), Y13
-	VPSLLW       $0x02, Y13, Y13
-	VPAND        bits45<>+0(SB), Y13, Y13
-	VPOR         Y12, Y13, Y12
-	VPSRLW       $0x08, Y12, Y13
-	VPAND        lowByte<>+0(SB), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y12, Y12
+	VMOVDQU      128(AX), Y13
+	VPSLLW       $0x08, Y13, Y12
+	VPSRAW       $0x0a, Y12, Y12
 	VPMULLW      (R8), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y13, Y13
+	VPSRAW       $0x0a, Y13, Y13
 	VPMULLW      32(R8), Y13, Y13
 	VPBROADCASTD 120(CX), Y14
 	VPMADDWD     Y12, Y14, Y15
@@ -21932,17 +21580,11 @@ block:
 	VPMADDWD     Y13, Y14, Y14
 	VPADDD       Y15, Y10, Y10
 	VPADDD       Y14, Y11, Y11
-	VMOVDQU      192(AX), Y12
-	VPAND        low4<>+0(SB), Y12, Y12
-	VMOVDQU      320(AX), Y13
-	VPSLLW       $0x02, Y13, Y13
-	VPAND        bits45<>+0(SB), Y13, Y13
-	VPOR         Y12, Y13, Y12
-	VPSRLW       $0x08, Y12, Y13
-	VPAND        lowByte<>+0(SB), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y12, Y12
+	VMOVDQU      160(AX), Y13
+	VPSLLW       $0x08, Y13, Y12
+	VPSRAW       $0x0a, Y12, Y12
 	VPMULLW      (R8), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y13, Y13
+	VPSRAW       $0x0a, Y13, Y13
 	VPMULLW      32(R8), Y13, Y13
 	VPBROADCASTD 144(CX), Y14
 	VPMADDWD     Y12, Y14, Y15
@@ -21975,17 +21617,21 @@ block:
 	VPADDD       Y15, Y10, Y10
 	VPADDD       Y14, Y11, Y11
 	PREFETCHT0   1664(AX)
-	VMOVDQU      224(AX), Y12
-	VPAND        low4<>+0(SB), Y12, Y12
-	VMOVDQU      352(AX), Y13
-	VPSLLW       $0x02, Y13, Y13
-	VPAND        bits45<>+0(SB), Y13, Y13
-	VPOR         Y12, Y13, Y12
-	VPSRLW       $0x08, Y12, Y13
-	VPAND        lowByte<>+0(SB), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y12, Y12
+	VMOVDQU      160(AX), Y12
+	VPAND        low2<>+0(SB), Y12, Y12
+	VMOVDQU      128(AX), Y13
+	VPAND        low2<>+0(SB), Y13, Y13
+	VPSLLW       $0x02, Y12, Y12
+	VPOR         Y13, Y12, Y12
+	VMOVDQU      96(AX), Y13
+	VPAND        low2<>+0(SB), Y13, Y13
+	VPSLLW       $0x02, Y12, Y12
+	VPOR         Y13, Y12, Y12
+	VPSLLW       $0x02, Y12, Y13
+	VPSLLW       $0x0a, Y12, Y12
+	VPSRAW       $0x0a, Y12, Y12
 	VPMULLW      (R8), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y13, Y13
+	VPSRAW       $0x0a, Y13, Y13
 	VPMULLW      32(R8), Y13, Y13
 	VPBROADCASTD 168(CX), Y14
 	VPMADDWD     Y12, Y14, Y15
@@ -22017,17 +21663,11 @@ block:
 	VPMADDWD     Y13, Y14, Y14
 	VPADDD       Y15, Y10, Y10
 	VPADDD       Y14, Y11, Y11
-	VMOVDQU      (AX), Y12
-	VPSRLW       $0x04, Y12, Y12
-	VPAND        low4<>+0(SB), Y12, Y12
-	VMOVDQU      256(AX), Y13
-	VPAND        bits45<>+0(SB), Y13, Y13
-	VPOR         Y12, Y13, Y12
-	VPSRLW       $0x08, Y12, Y13
-	VPAND        lowByte<>+0(SB), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y12, Y12
+	VMOVDQU      192(AX), Y13
+	VPSLLW       $0x08, Y13, Y12
+	VPSRAW       $0x0a, Y12, Y12
 	VPMULLW      64(R8), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y13, Y13
+	VPSRAW       $0x0a, Y13, Y13
 	VPMULLW      96(R8), Y13, Y13
 	VPBROADCASTD 192(CX), Y14
 	VPMADDWD     Y12, Y14, Y15
@@ -22059,17 +21699,11 @@ block:
 	VPMADDWD     Y13, Y14, Y14
 	VPADDD       Y15, Y10, Y10
 	VPADDD       Y14, Y11, Y11
-	VMOVDQU      32(AX), Y12
-	VPSRLW       $0x04, Y12, Y12
-	VPAND        low4<>+0(SB), Y12, Y12
-	VMOVDQU      288(AX), Y13
-	VPAND        bits45<>+0(SB), Y13, Y13
-	VPOR         Y12, Y13, Y12
-	VPSRLW       $0x08, Y12, Y13
-	VPAND        lowByte<>+0(SB), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y12, Y12
+	VMOVDQU      224(AX), Y13
+	VPSLLW       $0x08, Y13, Y12
+	VPSRAW       $0x0a, Y12, Y12
 	VPMULLW      64(R8), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y13, Y13
+	VPSRAW       $0x0a, Y13, Y13
 	VPMULLW      96(R8), Y13, Y13
 	VPBROADCASTD 216(CX), Y14
 	VPMADDWD     Y12, Y14, Y15
@@ -22102,17 +21736,11 @@ block:
 	VPADDD       Y15, Y10, Y10
 	VPADDD       Y14, Y11, Y11
 	PREFETCHT0   1728(AX)
-	VMOVDQU      64(AX), Y12
-	VPSRLW       $0x04, Y12, Y12
-	VPAND        low4<>+0(SB), Y12, Y12
-	VMOVDQU      320(AX), Y13
-	VPAND        bits45<>+0(SB), Y13, Y13
-	VPOR         Y12, Y13, Y12
-	VPSRLW       $0x08, Y12, Y13
-	VPAND        lowByte<>+0(SB), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y12, Y12
+	VMOVDQU      256(AX), Y13
+	VPSLLW       $0x08, Y13, Y12
+	VPSRAW       $0x0a, Y12, Y12
 	VPMULLW      64(R8), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y13, Y13
+	VPSRAW       $0x0a, Y13, Y13
 	VPMULLW      96(R8), Y13, Y13
 	VPBROADCASTD 240(CX), Y14
 	VPMADDWD     Y12, Y14, Y15
@@ -22144,17 +21772,21 @@ block:
 	VPMADDWD     Y13, Y14, Y14
 	VPADDD       Y15, Y10, Y10
 	VPADDD       Y14, Y11, Y11
-	VMOVDQU      96(AX), Y12
-	VPSRLW       $0x04, Y12, Y12
-	VPAND        low4<>+0(SB), Y12, Y12
-	VMOVDQU      352(AX), Y13
-	VPAND        bits45<>+0(SB), Y13, Y13
-	VPOR         Y12, Y13, Y12
-	VPSRLW       $0x08, Y12, Y13
-	VPAND        lowByte<>+0(SB), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y12, Y12
+	VMOVDQU      256(AX), Y12
+	VPAND        low2<>+0(SB), Y12, Y12
+	VMOVDQU      224(AX), Y13
+	VPAND        low2<>+0(SB), Y13, Y13
+	VPSLLW       $0x02, Y12, Y12
+	VPOR         Y13, Y12, Y12
+	VMOVDQU      192(AX), Y13
+	VPAND        low2<>+0(SB), Y13, Y13
+	VPSLLW       $0x02, Y12, Y12
+	VPOR         Y13, Y12, Y12
+	VPSLLW       $0x02, Y12, Y13
+	VPSLLW       $0x0a, Y12, Y12
+	VPSRAW       $0x0a, Y12, Y12
 	VPMULLW      64(R8), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y13, Y13
+	VPSRAW       $0x0a, Y13, Y13
 	VPMULLW      96(R8), Y13, Y13
 	VPBROADCASTD 264(CX), Y14
 	VPMADDWD     Y12, Y14, Y15
@@ -22186,18 +21818,11 @@ block:
 	VPMADDWD     Y13, Y14, Y14
 	VPADDD       Y15, Y10, Y10
 	VPADDD       Y14, Y11, Y11
-	VMOVDQU      128(AX), Y12
-	VPSRLW       $0x04, Y12, Y12
-	VPAND        low4<>+0(SB), Y12, Y12
-	VMOVDQU      256(AX), Y13
-	VPSRLW       $0x02, Y13, Y13
-	VPAND        bits45<>+0(SB), Y13, Y13
-	VPOR         Y12, Y13, Y12
-	VPSRLW       $0x08, Y12, Y13
-	VPAND        lowByte<>+0(SB), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y12, Y12
+	VMOVDQU      288(AX), Y13
+	VPSLLW       $0x08, Y13, Y12
+	VPSRAW       $0x0a, Y12, Y12
 	VPMULLW      64(R8), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y13, Y13
+	VPSRAW       $0x0a, Y13, Y13
 	VPMULLW      96(R8), Y13, Y13
 	VPBROADCASTD 288(CX), Y14
 	VPMADDWD     Y12, Y14, Y15
@@ -22230,18 +21855,11 @@ block:
 	VPADDD       Y15, Y10, Y10
 	VPADDD       Y14, Y11, Y11
 	PREFETCHT0   1792(AX)
-	VMOVDQU      160(AX), Y12
-	VPSRLW       $0x04, Y12, Y12
-	VPAND        low4<>+0(SB), Y12, Y12
-	VMOVDQU      288(AX), Y13
-	VPSRLW       $0x02, Y13, Y13
-	VPAND        bits45<>+0(SB), Y13, Y13
-	VPOR         Y12, Y13, Y12
-	VPSRLW       $0x08, Y12, Y13
-	VPAND        lowByte<>+0(SB), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y12, Y12
+	VMOVDQU      320(AX), Y13
+	VPSLLW       $0x08, Y13, Y12
+	VPSRAW       $0x0a, Y12, Y12
 	VPMULLW      64(R8), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y13, Y13
+	VPSRAW       $0x0a, Y13, Y13
 	VPMULLW      96(R8), Y13, Y13
 	VPBROADCASTD 312(CX), Y14
 	VPMADDWD     Y12, Y14, Y15
@@ -22273,18 +21891,11 @@ block:
 	VPMADDWD     Y13, Y14, Y14
 	VPADDD       Y15, Y10, Y10
 	VPADDD       Y14, Y11, Y11
-	VMOVDQU      192(AX), Y12
-	VPSRLW       $0x04, Y12, Y12
-	VPAND        low4<>+0(SB), Y12, Y12
-	VMOVDQU      320(AX), Y13
-	VPSRLW       $0x02, Y13, Y13
-	VPAND        bits45<>+0(SB), Y13, Y13
-	VPOR         Y12, Y13, Y12
-	VPSRLW       $0x08, Y12, Y13
-	VPAND        lowByte<>+0(SB), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y12, Y12
+	VMOVDQU      352(AX), Y13
+	VPSLLW       $0x08, Y13, Y12
+	VPSRAW       $0x0a, Y12, Y12
 	VPMULLW      64(R8), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y13, Y13
+	VPSRAW       $0x0a, Y13, Y13
 	VPMULLW      96(R8), Y13, Y13
 	VPBROADCASTD 336(CX), Y14
 	VPMADDWD     Y12, Y14, Y15
@@ -22317,18 +21928,21 @@ block:
 	VPADDD       Y15, Y10, Y10
 	VPADDD       Y14, Y11, Y11
 	PREFETCHT0   1856(AX)
-	VMOVDQU      224(AX), Y12
-	VPSRLW       $0x04, Y12, Y12
-	VPAND        low4<>+0(SB), Y12, Y12
-	VMOVDQU      352(AX), Y13
-	VPSRLW       $0x02, Y13, Y13
-	VPAND        bits45<>+0(SB), Y13, Y13
-	VPOR         Y12, Y13, Y12
-	VPSRLW       $0x08, Y12, Y13
-	VPAND        lowByte<>+0(SB), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y12, Y12
+	VMOVDQU      352(AX), Y12
+	VPAND        low2<>+0(SB), Y12, Y12
+	VMOVDQU      320(AX), Y13
+	VPAND        low2<>+0(SB), Y13, Y13
+	VPSLLW       $0x02, Y12, Y12
+	VPOR         Y13, Y12, Y12
+	VMOVDQU      288(AX), Y13
+	VPAND        low2<>+0(SB), Y13, Y13
+	VPSLLW       $0x02, Y12, Y12
+	VPOR         Y13, Y12, Y12
+	VPSLLW       $0x02, Y12, Y13
+	VPSLLW       $0x0a, Y12, Y12
+	VPSRAW       $0x0a, Y12, Y12
 	VPMULLW      64(R8), Y12, Y12
-	VPSUBW       word32<>+0(SB), Y13, Y13
+	VPSRAW       $0x0a, Y13, Y13
 	VPMULLW      96(R8), Y13, Y13
 	VPBROADCASTD 360(CX), Y14
 	VPMADDWD     Y12, Y14, Y15
@@ -22461,10 +22075,7 @@ TEXT ·expandS6K(SB), NOSPLIT, $160-56
 	MOVQ    d+32(FP), SI
 	MOVQ    sup+16(FP), DI
 	MOVQ    $0x00000008, R8
-	VMOVDQU low4<>+0(SB), Y2
-	VMOVDQU bits45<>+0(SB), Y3
-	VMOVDQU lowByte<>+0(SB), Y4
-	VMOVDQU word32<>+0(SB), Y5
+	VMOVDQU low2<>+0(SB), Y2
 	LEAQ    (SP), R9
 	ADDQ    $0x1f, R9
 	ANDQ    $-32, R9
@@ -22486,231 +22097,171 @@ block:
 	VPSLLD    $0x10, Y0, Y1
 	VPBLENDW  $0xaa, Y1, Y0, Y0
 	VMOVDQA   Y0, 96(R9)
-	VMOVDQU   (AX), Y0
-	VPAND     Y2, Y0, Y0
-	VMOVDQU   256(AX), Y1
-	VPSLLW    $0x04, Y1, Y1
-	VPAND     Y3, Y1, Y1
-	VPOR      Y0, Y1, Y0
-	VPSRLW    $0x08, Y0, Y1
-	VPAND     Y4, Y0, Y0
-	VPSUBW    Y5, Y0, Y0
+	VMOVDQU   (AX), Y1
+	VPSLLW    $0x08, Y1, Y0
+	VPSRAW    $0x0a, Y0, Y0
 	VPMULLW   (R9), Y0, Y0
-	VPSUBW    Y5, Y1, Y1
+	VPSRAW    $0x0a, Y1, Y1
 	VPMULLW   32(R9), Y1, Y1
 	VMOVDQU   Y0, (CX)
 	VMOVDQU   Y1, 32(CX)
-	VMOVDQU   32(AX), Y0
-	VPAND     Y2, Y0, Y0
-	VMOVDQU   288(AX), Y1
-	VPSLLW    $0x04, Y1, Y1
-	VPAND     Y3, Y1, Y1
-	VPOR      Y0, Y1, Y0
-	VPSRLW    $0x08, Y0, Y1
-	VPAND     Y4, Y0, Y0
-	VPSUBW    Y5, Y0, Y0
+	VMOVDQU   32(AX), Y1
+	VPSLLW    $0x08, Y1, Y0
+	VPSRAW    $0x0a, Y0, Y0
 	VPMULLW   (R9), Y0, Y0
-	VPSUBW    Y5, Y1, Y1
+	VPSRAW    $0x0a, Y1, Y1
 	VPMULLW   32(R9), Y1, Y1
 	VMOVDQU   Y0, 64(CX)
 	VMOVDQU   Y1, 96(CX)
-	VMOVDQU   64(AX), Y0
-	VPAND     Y2, Y0, Y0
-	VMOVDQU   320(AX), Y1
-	VPSLLW    $0x04, Y1, Y1
-	VPAND     Y3, Y1, Y1
-	VPOR      Y0, Y1, Y0
-	VPSRLW    $0x08, Y0, Y1
-	VPAND     Y4, Y0, Y0
-	VPSUBW    Y5, Y0, Y0
+	VMOVDQU   64(AX), Y1
+	VPSLLW    $0x08, Y1, Y0
+	VPSRAW    $0x0a, Y0, Y0
 	VPMULLW   (R9), Y0, Y0
-	VPSUBW    Y5, Y1, Y1
+	VPSRAW    $0x0a, Y1, Y1
 	VPMULLW   32(R9), Y1, Y1
 	VMOVDQU   Y0, 128(CX)
 	VMOVDQU   Y1, 160(CX)
-	VMOVDQU   96(AX), Y0
+	VMOVDQU   64(AX), Y0
 	VPAND     Y2, Y0, Y0
-	VMOVDQU   352(AX), Y1
-	VPSLLW    $0x04, Y1, Y1
-	VPAND     Y3, Y1, Y1
-	VPOR      Y0, Y1, Y0
-	VPSRLW    $0x08, Y0, Y1
-	VPAND     Y4, Y0, Y0
-	VPSUBW    Y5, Y0, Y0
+	VMOVDQU   32(AX), Y1
+	VPAND     Y2, Y1, Y1
+	VPSLLW    $0x02, Y0, Y0
+	VPOR      Y1, Y0, Y0
+	VMOVDQU   (AX), Y1
+	VPAND     Y2, Y1, Y1
+	VPSLLW    $0x02, Y0, Y0
+	VPOR      Y1, Y0, Y0
+	VPSLLW    $0x02, Y0, Y1
+	VPSLLW    $0x0a, Y0, Y0
+	VPSRAW    $0x0a, Y0, Y0
 	VPMULLW   (R9), Y0, Y0
-	VPSUBW    Y5, Y1, Y1
+	VPSRAW    $0x0a, Y1, Y1
 	VPMULLW   32(R9), Y1, Y1
 	VMOVDQU   Y0, 192(CX)
 	VMOVDQU   Y1, 224(CX)
-	VMOVDQU   128(AX), Y0
-	VPAND     Y2, Y0, Y0
-	VMOVDQU   256(AX), Y1
-	VPSLLW    $0x02, Y1, Y1
-	VPAND     Y3, Y1, Y1
-	VPOR      Y0, Y1, Y0
-	VPSRLW    $0x08, Y0, Y1
-	VPAND     Y4, Y0, Y0
-	VPSUBW    Y5, Y0, Y0
+	VMOVDQU   96(AX), Y1
+	VPSLLW    $0x08, Y1, Y0
+	VPSRAW    $0x0a, Y0, Y0
 	VPMULLW   (R9), Y0, Y0
-	VPSUBW    Y5, Y1, Y1
+	VPSRAW    $0x0a, Y1, Y1
 	VPMULLW   32(R9), Y1, Y1
 	VMOVDQU   Y0, 256(CX)
 	VMOVDQU   Y1, 288(CX)
-	VMOVDQU   160(AX), Y0
-	VPAND     Y2, Y0, Y0
-	VMOVDQU   288(AX), Y1
-	VPSLLW    $0x02, Y1, Y1
-	VPAND     Y3, Y1, Y1
-	VPOR      Y0, Y1, Y0
-	VPSRLW    $0x08, Y0, Y1
-	VPAND     Y4, Y0, Y0
-	VPSUBW    Y5, Y0, Y0
+	VMOVDQU   128(AX), Y1
+	VPSLLW    $0x08, Y1, Y0
+	VPSRAW    $0x0a, Y0, Y0
 	VPMULLW   (R9), Y0, Y0
-	VPSUBW    Y5, Y1, Y1
+	VPSRAW    $0x0a, Y1, Y1
 	VPMULLW   32(R9), Y1, Y1
 	VMOVDQU   Y0, 320(CX)
 	VMOVDQU   Y1, 352(CX)
-	VMOVDQU   192(AX), Y0
-	VPAND     Y2, Y0, Y0
-	VMOVDQU   320(AX), Y1
-	VPSLLW    $0x02, Y1, Y1
-	VPAND     Y3, Y1, Y1
-	VPOR      Y0, Y1, Y0
-	VPSRLW    $0x08, Y0, Y1
-	VPAND     Y4, Y0, Y0
-	VPSUBW    Y5, Y0, Y0
+	VMOVDQU   160(AX), Y1
+	VPSLLW    $0x08, Y1, Y0
+	VPSRAW    $0x0a, Y0, Y0
 	VPMULLW   (R9), Y0, Y0
-	VPSUBW    Y5, Y1, Y1
+	VPSRAW    $0x0a, Y1, Y1
 	VPMULLW   32(R9), Y1, Y1
 	VMOVDQU   Y0, 384(CX)
 	VMOVDQU   Y1, 416(CX)
-	VMOVDQU   224(AX), Y0
+	VMOVDQU   160(AX), Y0
 	VPAND     Y2, Y0, Y0
-	VMOVDQU   352(AX), Y1
-	VPSLLW    $0x02, Y1, Y1
-	VPAND     Y3, Y1, Y1
-	VPOR      Y0, Y1, Y0
-	VPSRLW    $0x08, Y0, Y1
-	VPAND     Y4, Y0, Y0
-	VPSUBW    Y5, Y0, Y0
+	VMOVDQU   128(AX), Y1
+	VPAND     Y2, Y1, Y1
+	VPSLLW    $0x02, Y0, Y0
+	VPOR      Y1, Y0, Y0
+	VMOVDQU   96(AX), Y1
+	VPAND     Y2, Y1, Y1
+	VPSLLW    $0x02, Y0, Y0
+	VPOR      Y1, Y0, Y0
+	VPSLLW    $0x02, Y0, Y1
+	VPSLLW    $0x0a, Y0, Y0
+	VPSRAW    $0x0a, Y0, Y0
 	VPMULLW   (R9), Y0, Y0
-	VPSUBW    Y5, Y1, Y1
+	VPSRAW    $0x0a, Y1, Y1
 	VPMULLW   32(R9), Y1, Y1
 	VMOVDQU   Y0, 448(CX)
 	VMOVDQU   Y1, 480(CX)
-	VMOVDQU   (AX), Y0
-	VPSRLW    $0x04, Y0, Y0
-	VPAND     Y2, Y0, Y0
-	VMOVDQU   256(AX), Y1
-	VPAND     Y3, Y1, Y1
-	VPOR      Y0, Y1, Y0
-	VPSRLW    $0x08, Y0, Y1
-	VPAND     Y4, Y0, Y0
-	VPSUBW    Y5, Y0, Y0
+	VMOVDQU   192(AX), Y1
+	VPSLLW    $0x08, Y1, Y0
+	VPSRAW    $0x0a, Y0, Y0
 	VPMULLW   64(R9), Y0, Y0
-	VPSUBW    Y5, Y1, Y1
+	VPSRAW    $0x0a, Y1, Y1
 	VPMULLW   96(R9), Y1, Y1
 	VMOVDQU   Y0, 512(CX)
 	VMOVDQU   Y1, 544(CX)
-	VMOVDQU   32(AX), Y0
-	VPSRLW    $0x04, Y0, Y0
-	VPAND     Y2, Y0, Y0
-	VMOVDQU   288(AX), Y1
-	VPAND     Y3, Y1, Y1
-	VPOR      Y0, Y1, Y0
-	VPSRLW    $0x08, Y0, Y1
-	VPAND     Y4, Y0, Y0
-	VPSUBW    Y5, Y0, Y0
+	VMOVDQU   224(AX), Y1
+	VPSLLW    $0x08, Y1, Y0
+	VPSRAW    $0x0a, Y0, Y0
 	VPMULLW   64(R9), Y0, Y0
-	VPSUBW    Y5, Y1, Y1
+	VPSRAW    $0x0a, Y1, Y1
 	VPMULLW   96(R9), Y1, Y1
 	VMOVDQU   Y0, 576(CX)
 	VMOVDQU   Y1, 608(CX)
-	VMOVDQU   64(AX), Y0
-	VPSRLW    $0x04, Y0, Y0
-	VPAND     Y2, Y0, Y0
-	VMOVDQU   320(AX), Y1
-	VPAND     Y3, Y1, Y1
-	VPOR      Y0, Y1, Y0
-	VPSRLW    $0x08, Y0, Y1
-	VPAND     Y4, Y0, Y0
-	VPSUBW    Y5, Y0, Y0
+	VMOVDQU   256(AX), Y1
+	VPSLLW    $0x08, Y1, Y0
+	VPSRAW    $0x0a, Y0, Y0
 	VPMULLW   64(R9), Y0, Y0
-	VPSUBW    Y5, Y1, Y1
+	VPSRAW    $0x0a, Y1, Y1
 	VPMULLW   96(R9), Y1, Y1
 	VMOVDQU   Y0, 640(CX)
 	VMOVDQU   Y1, 672(CX)
-	VMOVDQU   96(AX), Y0
-	VPSRLW    $0x04, Y0, Y0
+	VMOVDQU   256(AX), Y0
 	VPAND     Y2, Y0, Y0
-	VMOVDQU   352(AX), Y1
-	VPAND     Y3, Y1, Y1
-	VPOR      Y0, Y1, Y0
-	VPSRLW    $0x08, Y0, Y1
-	VPAND     Y4, Y0, Y0
-	VPSUBW    Y5, Y0, Y0
+	VMOVDQU   224(AX), Y1
+	VPAND     Y2, Y1, Y1
+	VPSLLW    $0x02, Y0, Y0
+	VPOR      Y1, Y0, Y0
+	VMOVDQU   192(AX), Y1
+	VPAND     Y2, Y1, Y1
+	VPSLLW    $0x02, Y0, Y0
+	VPOR      Y1, Y0, Y0
+	VPSLLW    $0x02, Y0, Y1
+	VPSLLW    $0x0a, Y0, Y0
+	VPSRAW    $0x0a, Y0, Y0
 	VPMULLW   64(R9), Y0, Y0
-	VPSUBW    Y5, Y1, Y1
+	VPSRAW    $0x0a, Y1, Y1
 	VPMULLW   96(R9), Y1, Y1
 	VMOVDQU   Y0, 704(CX)
 	VMOVDQU   Y1, 736(CX)
-	VMOVDQU   128(AX), Y0
-	VPSRLW    $0x04, Y0, Y0
-	VPAND     Y2, Y0, Y0
-	VMOVDQU   256(AX), Y1
-	VPSRLW    $0x02, Y1, Y1
-	VPAND     Y3, Y1, Y1
-	VPOR      Y0, Y1, Y0
-	VPSRLW    $0x08, Y0, Y1
-	VPAND     Y4, Y0, Y0
-	VPSUBW    Y5, Y0, Y0
+	VMOVDQU   288(AX), Y1
+	VPSLLW    $0x08, Y1, Y0
+	VPSRAW    $0x0a, Y0, Y0
 	VPMULLW   64(R9), Y0, Y0
-	VPSUBW    Y5, Y1, Y1
+	VPSRAW    $0x0a, Y1, Y1
 	VPMULLW   96(R9), Y1, Y1
 	VMOVDQU   Y0, 768(CX)
 	VMOVDQU   Y1, 800(CX)
-	VMOVDQU   160(AX), Y0
-	VPSRLW    $0x04, Y0, Y0
-	VPAND     Y2, Y0, Y0
-	VMOVDQU   288(AX), Y1
-	VPSRLW    $0x02, Y1, Y1
-	VPAND     Y3, Y1, Y1
-	VPOR      Y0, Y1, Y0
-	VPSRLW    $0x08, Y0, Y1
-	VPAND     Y4, Y0, Y0
-	VPSUBW    Y5, Y0, Y0
+	VMOVDQU   320(AX), Y1
+	VPSLLW    $0x08, Y1, Y0
+	VPSRAW    $0x0a, Y0, Y0
 	VPMULLW   64(R9), Y0, Y0
-	VPSUBW    Y5, Y1, Y1
+	VPSRAW    $0x0a, Y1, Y1
 	VPMULLW   96(R9), Y1, Y1
 	VMOVDQU   Y0, 832(CX)
 	VMOVDQU   Y1, 864(CX)
-	VMOVDQU   192(AX), Y0
-	VPSRLW    $0x04, Y0, Y0
-	VPAND     Y2, Y0, Y0
-	VMOVDQU   320(AX), Y1
-	VPSRLW    $0x02, Y1, Y1
-	VPAND     Y3, Y1, Y1
-	VPOR      Y0, Y1, Y0
-	VPSRLW    $0x08, Y0, Y1
-	VPAND     Y4, Y0, Y0
-	VPSUBW    Y5, Y0, Y0
+	VMOVDQU   352(AX), Y1
+	VPSLLW    $0x08, Y1, Y0
+	VPSRAW    $0x0a, Y0, Y0
 	VPMULLW   64(R9), Y0, Y0
-	VPSUBW    Y5, Y1, Y1
+	VPSRAW    $0x0a, Y1, Y1
 	VPMULLW   96(R9), Y1, Y1
 	VMOVDQU   Y0, 896(CX)
 	VMOVDQU   Y1, 928(CX)
-	VMOVDQU   224(AX), Y0
-	VPSRLW    $0x04, Y0, Y0
+	VMOVDQU   352(AX), Y0
 	VPAND     Y2, Y0, Y0
-	VMOVDQU   352(AX), Y1
-	VPSRLW    $0x02, Y1, Y1
-	VPAND     Y3, Y1, Y1
-	VPOR      Y0, Y1, Y0
-	VPSRLW    $0x08, Y0, Y1
-	VPAND     Y4, Y0, Y0
-	VPSUBW    Y5, Y0, Y0
+	VMOVDQU   320(AX), Y1
+	VPAND     Y2, Y1, Y1
+	VPSLLW    $0x02, Y0, Y0
+	VPOR      Y1, Y0, Y0
+	VMOVDQU   288(AX), Y1
+	VPAND     Y2, Y1, Y1
+	VPSLLW    $0x02, Y0, Y0
+	VPOR      Y1, Y0, Y0
+	VPSLLW    $0x02, Y0, Y1
+	VPSLLW    $0x0a, Y0, Y0
+	VPSRAW    $0x0a, Y0, Y0
 	VPMULLW   64(R9), Y0, Y0
-	VPSUBW    Y5, Y1, Y1
+	VPSRAW    $0x0a, Y1, Y1
 	VPMULLW   96(R9), Y1, Y1
 	VMOVDQU   Y0, 960(CX)
 	VMOVDQU   Y1, 992(CX)

@@ -14,9 +14,9 @@ import "fmt"
 //	F32 F16 BF16   [32 k][16 rows] elements
 //	I8 I8Min       [16 pairs][16 rows][2] int8, k = 2 pair + i
 //	U4 U4Min U4K   [4][16 rows][4] bytes; byte (j, row, i): low nibble k = 4j + i, high nibble k = 16 + 4j + i
-//	S6K            [8][32] bytes of low nibbles, then [4][32] bytes of two-bit tops. Inside 32 bytes, byte
-//	               4 (row%8) + 2 i + row/8 belongs to (row, element i of a pair). Low-nibble vector j: pairs j (low) and
-//	               j + 8 (high); top vector j: pairs j, j+4, j+8, j+12 from the lowest bits up. Value = six bits - 32.
+//	S6K            [4 quads of pairs][3][32] bytes. Inside 32 bytes, byte 4 (row%8) + 2 i + row/8 belongs to (row, element i
+//	               of a pair). The upper six bits of vector v are pair v of the quad, v = 0..2, and its lower two are bits
+//	               2v and 2v+1 of the quad's last pair. Values are in two's complement.
 //
 // and its scales:
 //

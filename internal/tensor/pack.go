@@ -225,18 +225,12 @@ func (r *rawBlock) placeNibbles(quants []byte, lane int) {
 // place6 writes six-bit values. Other lanes' bytes stay; a byte belongs to one lane.
 func (r *rawBlock) place6(quants []byte, lane int) {
 	at := lane%8*4 + lane/8
-	for j := range 8 {
+	for quad := range 4 {
 		for i := range 2 {
-			quants[j*32+at+2*i] = r.q[2*j+i]&15 | r.q[2*(j+8)+i]&15<<4
-		}
-	}
-	for j := range 4 {
-		for i := range 2 {
-			var v uint8
-			for t := range 4 {
-				v |= r.q[2*(j+4*t)+i] >> 4 << (2 * t)
+			value := func(pair int) uint8 { return r.q[2*(4*quad+pair)+i] ^ 32 } // less 32, in six bits
+			for pair := range 3 {
+				quants[quad*96+pair*32+at+2*i] = value(pair)<<2 | value(3)>>(2*pair)&3
 			}
-			quants[256+j*32+at+2*i] = v
 		}
 	}
 }

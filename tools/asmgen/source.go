@@ -52,7 +52,7 @@ func (v *vregs) keep(names []string) {
 
 // masks are the constants of the sources below.
 var masks = map[string]uint32{
-	"low4": 0x0f0f0f0f, "bits45": 0x30303030, "lowByte": 0x00ff00ff, "word32": 0x00200020, "one16": 0x00010001,
+	"low2": 0x03030303, "low4": 0x0f0f0f0f, "one16": 0x00010001,
 }
 
 // source describes where the weights of a group of 16 rows come from.
@@ -115,7 +115,7 @@ func packedSources() []source {
 		},
 		{
 			name: "S6K", kind: kindInt16, quantSize: 384, scaleSize: 32, superSize: 32,
-			prologue: spreadSubScales, load: loadSix, consts: []string{"low4", "bits45", "lowByte", "word32"}, scale: halves(inSupers, 0),
+			prologue: spreadSubScales, load: loadSix, consts: []string{"low2"}, scale: halves(inSupers, 0),
 		},
 	}
 }
@@ -205,29 +205,30 @@ func spreadSubScales(p pointers, v vregs, tmp Mem) {
 	}
 }
 
-// loadSix joins four low and two top bits, splits the two groups of eight rows, and multiplies by the sub-scales if it is not
-// cheaper to multiply the sums, as it is for few tokens.
+// loadSix takes three pairs of a quad from the upper six bits of a vector each, and the last from their lower two bits; it
+// splits the two groups of eight rows, and multiplies by the sub-scales if it is not cheaper to multiply the sums, as it is for
+// few tokens.
 func loadSix(p pointers, v vregs, tmp Mem, pair int) {
-	VMOVDQU(at(p.q, pair%8*32), v.w0)
-	if pair >= 8 {
-		VPSRLW(Imm(4), v.w0, v.w0)
+	quad := pair / 4 * 96
+	if i := pair % 4; i < 3 {
+		VMOVDQU(at(p.q, quad+32*i), v.w1)
+		VPSLLW(Imm(8), v.w1, v.w0)
+	} else {
+		low2 := func(i int, w VecVirtual) {
+			VMOVDQU(at(p.q, quad+32*i), w)
+			VPAND(v.constant("low2"), w, w)
+		}
+		low2(2, v.w0)
+		for i := 1; i >= 0; i-- {
+			low2(i, v.w1)
+			VPSLLW(Imm(2), v.w0, v.w0)
+			VPOR(v.w1, v.w0, v.w0)
+		}
+		VPSLLW(Imm(2), v.w0, v.w1)
+		VPSLLW(Imm(10), v.w0, v.w0)
 	}
-	VPAND(v.constant("low4"), v.w0, v.w0)
-	VMOVDQU(at(p.q, 256+pair%4*32), v.w1)
-	switch pair / 4 {
-	case 0:
-		VPSLLW(Imm(4), v.w1, v.w1)
-	case 1:
-		VPSLLW(Imm(2), v.w1, v.w1)
-	case 3:
-		VPSRLW(Imm(2), v.w1, v.w1)
-	}
-	VPAND(v.constant("bits45"), v.w1, v.w1)
-	VPOR(v.w0, v.w1, v.w0)
-	VPSRLW(Imm(8), v.w0, v.w1)
-	VPAND(v.constant("lowByte"), v.w0, v.w0)
 	for h, w := range []VecVirtual{v.w0, v.w1} {
-		VPSUBW(v.constant("word32"), w, w)
+		VPSRAW(Imm(10), w, w)
 		if !v.late {
 			VPMULLW(tmp.Offset(pair/8*64+32*h), w, w)
 		}
