@@ -137,6 +137,38 @@ func TestSlowGatewayCancelsTheJob(t *testing.T) {
 	}
 }
 
+func TestUnreadEndFreesThePlace(t *testing.T) {
+	const many = 100_000 // more than fits between a writer and a reader that sleeps
+	c := newCluster(t, ServerConfig{EventsMax: 2 * many, FlushMax: 10 * time.Millisecond})
+	w := c.workers["p1"]
+	ended := make(chan struct{})
+	w.run = func(_ context.Context, job Job, emit func(Event) error) error {
+		defer close(ended)
+		progress := honestEvents(&job, w.Status())[1]
+		for range many {
+			if err := emit(progress); err != nil {
+				return err
+			}
+		}
+		return fault.New(fault.Busy, "ended")
+	}
+	job := testJob()
+	call, err := pb.NewWorkerClient(c.raw("p1", c.security("gateway"))).Run(t.Context(), jobToWire(&job, time.Now()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	if err := c.servers["p1"].Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for err == nil { // the gateway wakes up
+		_, err = call.Recv()
+	}
+	if status.Code(err) != codes.Aborted {
+		t.Errorf("the late gateway must learn that it missed the end: %v", err)
+	}
+}
+
 func TestDeadlineTravels(t *testing.T) {
 	c := newCluster(t, ServerConfig{})
 	_, cause := hanging(c.workers["p1"])

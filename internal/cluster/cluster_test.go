@@ -35,7 +35,7 @@ func (s *scripted) Run(ctx context.Context, job Job, emit func(Event) error) err
 
 // net of one prefill and one decode worker, each behind a relay.
 type testCluster struct {
-	t       *testing.T
+	t       testing.TB
 	ca      *certs.Authority
 	file    *File
 	workers map[string]*scripted
@@ -89,7 +89,7 @@ func honestEvents(job *Job, s Status) []Event {
 	}
 }
 
-func newCluster(t *testing.T, config ServerConfig) *testCluster {
+func newCluster(t testing.TB, config ServerConfig) *testCluster {
 	t.Helper()
 	dir := t.TempDir()
 	ca, _, err := certs.OpenAuthority(dir, time.Now())
@@ -116,7 +116,7 @@ func newCluster(t *testing.T, config ServerConfig) *testCluster {
 	return c
 }
 
-func listen(t *testing.T) net.Listener {
+func listen(t testing.TB) net.Listener {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -180,7 +180,7 @@ func (c *testCluster) client(o Options) *Client {
 
 // await waits until the members are as wanted; the bound is there to name what
 // never came instead of hanging.
-func await(t *testing.T, c *Client, what string, ok func(m map[string]Member) bool) map[string]Member {
+func await(t testing.TB, c *Client, what string, ok func(m map[string]Member) bool) map[string]Member {
 	t.Helper()
 	never := time.After(time.Minute)
 	for {
@@ -200,7 +200,7 @@ func await(t *testing.T, c *Client, what string, ok func(m map[string]Member) bo
 	}
 }
 
-func awaitUp(t *testing.T, c *Client) map[string]Member {
+func awaitUp(t testing.TB, c *Client) map[string]Member {
 	t.Helper()
 	return await(t, c, "both workers are up", func(m map[string]Member) bool { return m["p1"].Up && m["d1"].Up })
 }
@@ -226,7 +226,7 @@ func all(s *Stream) (events []Event, err error) {
 	}
 }
 
-func start(t *testing.T, c *Client, job Job, node string) *Stream {
+func start(t testing.TB, c *Client, job Job, node string) *Stream {
 	t.Helper()
 	s, err := c.Run(t.Context(), job, node)
 	if err != nil {
@@ -498,4 +498,37 @@ func (c *testCluster) ask(job Job, node string) (events []Event) {
 		}
 		events = append(events, e)
 	}
+}
+
+func BenchmarkTokens(b *testing.B) {
+	c := newCluster(b, ServerConfig{EventsMax: 1 << 20})
+	w := c.workers["d1"]
+	w.run = func(_ context.Context, job Job, emit func(Event) error) error {
+		events := honestEvents(&job, w.Status())
+		token, end := events[3], events[4]
+		for _, e := range events[:2] {
+			if err := emit(e); err != nil {
+				return err
+			}
+		}
+		for token.Index = range job.MaxTokens {
+			if err := emit(token); err != nil {
+				return err
+			}
+		}
+		return emit(end)
+	}
+	cl := c.client(Options{})
+	awaitUp(b, cl)
+	job := testJob()
+	job.MaxTokens = 10_000
+	tokens := 0
+	for b.Loop() {
+		events, err := all(start(b, cl, job, "d1"))
+		if err != nil {
+			b.Fatal(err)
+		}
+		tokens += len(events) - 3
+	}
+	b.ReportMetric(float64(tokens)/b.Elapsed().Seconds(), "tokens/s")
 }

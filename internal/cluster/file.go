@@ -20,6 +20,8 @@ const (
 	fileBytesMax = 1 << 20
 	workersMax   = 256
 	threadsMax   = 1024
+	// socketPathMax is what fits into a sockaddr_un.
+	socketPathMax = 107
 )
 
 // File is the static cluster file: YAML, in which unknown keys are errors.
@@ -324,6 +326,9 @@ func checkAddress(address func() (kind, address string), local string, t TLS) er
 	case local:
 		if !filepath.IsAbs(a) {
 			return fmt.Errorf("%.80q: must be an absolute path", a)
+		}
+		if len(a) > socketPathMax {
+			return fmt.Errorf("%.40q...: path of %d bytes, must be at most %d", a, len(a), socketPathMax)
 		}
 		return nil
 	case "tcp":

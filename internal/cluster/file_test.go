@@ -89,6 +89,7 @@ func TestParseFileRefuses(t *testing.T) {
 		{"control without host", "10.0.0.1:7001", ":7001", "host is missing"},
 		{"port zero", "10.0.0.1:7001", "10.0.0.1:0", "port must be 1 to 65535"},
 		{"relative socket", "unix:///run/p2", "unix://run/p2", "must be an absolute path"},
+		{"long socket", "unix:///run/p2", "unix:///" + strings.Repeat("x", 107), "path of 108 bytes, must be at most 107"},
 		{"prefill without transfer", `, transfer: "tcp://10.0.0.1:7101"`, "", "transfer is missing"},
 		{"unknown transport", "shm:///run/p2-pages", "rdma://x:1", `transfer: "rdma": must be tcp or shm`},
 		{"pool of nothing", "65536", "0", "pool 0: must be"},

@@ -18,7 +18,7 @@ type relay struct {
 	frozen chan struct{} // closed when nothing moves any more
 }
 
-func newRelay(t *testing.T, target string) *relay {
+func newRelay(t testing.TB, target string) *relay {
 	r := &relay{ln: listen(t), target: target, frozen: make(chan struct{})}
 	r.wait.Go(r.accept)
 	t.Cleanup(func() {

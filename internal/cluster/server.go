@@ -27,7 +27,6 @@ const (
 	pingEvery        = time.Second // the shortest that gRPC allows
 	pingAnswerMax    = 2 * time.Second
 	clientPingMin    = 5 * time.Second
-	flushMax         = 10 * time.Second
 	statusEveryLeast = 10 * time.Millisecond // changes in between are merged
 )
 
@@ -49,6 +48,7 @@ type ServerConfig struct {
 	Security  Security
 	JobsMax   int           // jobs at a time, default 1024; further ones are refused as busy
 	EventsMax int           // events of a job that wait for the gateway, default 1024; one more cancels the job
+	FlushMax  time.Duration // an ended job's events that the gateway leaves unread for so long are dropped, default 10 s
 	Heartbeat time.Duration // a status goes out at least this often, default 1 s
 	Log       *slog.Logger  // default: none
 }
@@ -59,6 +59,9 @@ func (c ServerConfig) withDefaults() ServerConfig {
 	}
 	if c.EventsMax == 0 {
 		c.EventsMax = 1024
+	}
+	if c.FlushMax == 0 {
+		c.FlushMax = 10 * time.Second
 	}
 	if c.Heartbeat == 0 {
 		c.Heartbeat = time.Second
@@ -198,7 +201,7 @@ func (s *Server) Run(w *pb.Job, out grpc.ServerStreamingServer[pb.Event]) error 
 // flush gives the gateway some time to read the last events. The sender ends
 // with the call, at the latest.
 func (s *Server) flush(r *run, sent <-chan struct{}) error {
-	late := time.NewTimer(flushMax)
+	late := time.NewTimer(s.config.FlushMax)
 	defer late.Stop()
 	select {
 	case <-r.slow:
@@ -213,7 +216,7 @@ func (s *Server) flush(r *run, sent <-chan struct{}) error {
 	s.config.Log.Warn("job cancelled: the gateway does not read its events", "request", r.job.Request, "attempt", r.job.Attempt,
 		"events_max", s.config.EventsMax)
 	return status.Errorf(codes.Aborted, "request %d attempt %d: the gateway left more than %d events unread, or any for %v",
-		r.job.Request, r.job.Attempt, s.config.EventsMax, flushMax)
+		r.job.Request, r.job.Attempt, s.config.EventsMax, s.config.FlushMax)
 }
 
 // begin gives the job a place, or the reason why it gets none.
