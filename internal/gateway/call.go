@@ -47,7 +47,6 @@ type call struct {
 // The causes with which a call ends for want of a client.
 var (
 	errDone = fault.New(fault.Cancelled, "the call has ended")
-	errGone = fault.New(fault.Cancelled, "the client went away")
 	errSlow = fault.New(fault.Cancelled, "the client reads too slowly")
 )
 
@@ -55,7 +54,7 @@ var (
 var errStopped = fault.New(fault.Unavailable, "the server is stopping")
 
 // answer takes a parsed request through admission, runs it and delivers.
-func (c *call) answer(w http.ResponseWriter, r *http.Request, f func(*call) form) {
+func (c *call) answer(w http.ResponseWriter, r *http.Request, f form) {
 	reservation, err := c.admit()
 	if err != nil {
 		c.gateway.refuse(w, err)
@@ -69,7 +68,7 @@ func (c *call) answer(w http.ResponseWriter, r *http.Request, f func(*call) form
 	for _, ch := range c.choices {
 		running.Go(func() { ch.run(ctx) })
 	}
-	err = c.deliver(ctx, w, f(c))
+	err = c.deliver(ctx, w, f)
 	c.cancel(errDone)
 	running.Wait()
 	release()

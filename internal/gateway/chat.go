@@ -14,42 +14,28 @@ import (
 
 // serveChat answers POST /v1/chat/completions.
 func (g *Gateway) serveChat(w http.ResponseWriter, r *http.Request) {
-	t, body, err := g.open(w, r)
-	if err != nil {
-		g.refuse(w, err)
-		return
+	var c *call
+	if g.prepare(w, r, func(t *tenant.Tenant, body []byte) (err error) {
+		c, err = g.chatCall(t, body)
+		return err
+	}) {
+		c.answer(w, r, &chatForm{c})
 	}
+}
+
+func (g *Gateway) chatCall(t *tenant.Tenant, body []byte) (*call, error) {
 	request, err := openai.ParseChat(body)
-	if err == nil {
-		err = g.accept(&request.Options)
-	}
 	if err != nil {
-		g.refuse(w, err)
-		return
+		return nil, err
+	}
+	if err := g.accept(&request.Options); err != nil {
+		return nil, err
 	}
 	prompt, err := g.parts.Text.Chat(request.Messages)
 	if err != nil {
-		g.refuse(w, err)
-		return
+		return nil, err
 	}
-	g.newCall("chatcmpl", t, request.Options, [][]int32{prompt}).answer(w, r, func(c *call) form { return &chatForm{c} })
-}
-
-// open authenticates, looks at the tenant's quota and reads the body, in this
-// order: who may not ask costs nothing more.
-func (g *Gateway) open(w http.ResponseWriter, r *http.Request) (*tenant.Tenant, []byte, error) {
-	t, err := g.authenticate(r)
-	if err != nil {
-		return nil, nil, err
-	}
-	if g.draining.Load() {
-		return nil, nil, errStopped
-	}
-	if err := g.quotas.check(t); err != nil {
-		return nil, nil, err
-	}
-	body, err := g.readBody(w, r)
-	return t, body, err
+	return g.newCall("chatcmpl", t, request.Options, [][]int32{prompt}), nil
 }
 
 // accept counts the dropped fields, and refuses an unknown model and what

@@ -185,24 +185,25 @@ const (
 	retryLost = "lost"
 )
 
+// busyDoublingsMax bounds the pause between tries to 64 times the first.
+const busyDoublingsMax = 6
+
 // after gives the pause before the next attempt and its reason, which is empty
 // when there may be none.
 func (r *retries) after(out outcome) (pause time.Duration, why string) {
 	if out.tokens > 0 {
 		return 0, ""
 	}
-	switch fault.Of(out.err) {
-	case fault.Busy:
+	if kind := fault.Of(out.err); kind == fault.Busy {
 		r.busy++
 		if r.busy <= r.config.BusyRetriesMax {
-			return r.config.BusyBackoff << min(r.busy-1, 6), retryBusy
+			return r.config.BusyBackoff << min(r.busy-1, busyDoublingsMax), retryBusy
 		}
-	case fault.Unavailable:
+	} else if kind == fault.Unavailable {
 		r.lost++
 		if r.lost == 1 {
 			return 0, retryLost
 		}
-	default:
 	}
 	return 0, ""
 }

@@ -9,29 +9,33 @@ import (
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
 	"github.com/bulkhead-kv/bulkhead/internal/fault"
 	"github.com/bulkhead-kv/bulkhead/internal/openai"
+	"github.com/bulkhead-kv/bulkhead/internal/tenant"
 )
 
 // serveCompletion answers POST /v1/completions.
 func (g *Gateway) serveCompletion(w http.ResponseWriter, r *http.Request) {
-	t, body, err := g.open(w, r)
-	if err != nil {
-		g.refuse(w, err)
-		return
+	var c *call
+	if g.prepare(w, r, func(t *tenant.Tenant, body []byte) (err error) {
+		c, err = g.completionCall(t, body)
+		return err
+	}) {
+		c.answer(w, r, &completionForm{c})
 	}
+}
+
+func (g *Gateway) completionCall(t *tenant.Tenant, body []byte) (*call, error) {
 	request, err := openai.ParseCompletion(body)
-	if err == nil {
-		err = g.accept(&request.Options)
-	}
 	if err != nil {
-		g.refuse(w, err)
-		return
+		return nil, err
+	}
+	if err := g.accept(&request.Options); err != nil {
+		return nil, err
 	}
 	prompts, err := g.prompts(request.Prompts)
 	if err != nil {
-		g.refuse(w, err)
-		return
+		return nil, err
 	}
-	g.newCall("cmpl", t, request.Options, prompts).answer(w, r, func(c *call) form { return &completionForm{c} })
+	return g.newCall("cmpl", t, request.Options, prompts), nil
 }
 
 func (g *Gateway) prompts(prompts []openai.Prompt) (all [][]int32, err error) {

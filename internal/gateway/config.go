@@ -21,6 +21,9 @@ type Config struct {
 	// BodyBytesMax bounds a request's body, BodyTimeout the time it takes to come.
 	BodyBytesMax int64
 	BodyTimeout  time.Duration
+	// TenantBodiesMax bounds the requests of one tenant that are read and tokenized
+	// at one time; others wait for at most QueueTimeout.
+	TenantBodiesMax int
 	// RequestTimeout is the time from admission to the end of the answer.
 	RequestTimeout time.Duration
 
@@ -66,7 +69,7 @@ type Config struct {
 func Default() Config {
 	return Config{
 		Owner: "bulkhead", ReserveTokens: 1024,
-		BodyBytesMax: 16 << 20, BodyTimeout: 30 * time.Second, RequestTimeout: 10 * time.Minute,
+		BodyBytesMax: 16 << 20, BodyTimeout: 30 * time.Second, TenantBodiesMax: 16, RequestTimeout: 10 * time.Minute,
 		QueueMax: 1024, TenantQueueMax: 256, QueueTimeout: 30 * time.Second, OutageTimeout: 3 * time.Second,
 		RetryAfter: 2 * time.Second, BusyRetriesMax: 6, BusyBackoff: 50 * time.Millisecond,
 		KeepAlive: 10 * time.Second, WriteTimeout: 20 * time.Second, OutboxBytesMax: 256 << 10,
@@ -88,7 +91,7 @@ func (c Config) Validate() error {
 	}{
 		{"context tokens", int64(c.ContextTokens), 0}, {"reserve tokens", int64(c.ReserveTokens), 1},
 		{"body bytes", c.BodyBytesMax, 1}, {"queue length", int64(c.QueueMax), 1},
-		{"tenant queue length", int64(c.TenantQueueMax), 1}, {"busy retries", int64(c.BusyRetriesMax), 0},
+		{"tenant bodies", int64(c.TenantBodiesMax), 1}, {"tenant queue length", int64(c.TenantQueueMax), 1}, {"busy retries", int64(c.BusyRetriesMax), 0},
 		{"outbox bytes", int64(c.OutboxBytesMax), 1}, {"header bytes", int64(c.HeaderBytesMax), 1},
 	} {
 		if f.value < f.lo {

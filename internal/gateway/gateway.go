@@ -127,6 +127,7 @@ type Gateway struct {
 	draining atomic.Bool
 	inFlight atomic.Int64
 	quotas   *quotas
+	entry    *entry
 	dispatch *dispatcher
 	health   *health
 	probeTag kv.TenantTag
@@ -152,6 +153,7 @@ func New(config Config, parts Parts) (*Gateway, error) {
 	}
 	g := &Gateway{config: config, parts: parts, boot: nonce(), started: parts.Now(), probeTag: kv.TenantTag(nonce())}
 	g.quotas = newQuotas(parts.Now)
+	g.entry = newEntry(config.TenantBodiesMax, config.QueueTimeout)
 	g.dispatch = newDispatcher(config, parts.Cluster, parts.Metrics, parts.Now)
 	g.health = newHealth(parts.Now)
 	g.stopped, g.stop = context.WithCancelCause(context.Background())

@@ -28,14 +28,13 @@ func (g *Gateway) route(name, method string, serve http.HandlerFunc) http.Handle
 			w.Header().Set("X-Request-Id", id)
 		}
 		g.dropHeaders(r.Header)
-		if method != "" && r.Method != method {
+		if method != "" && r.Method != method && !(method == http.MethodGet && r.Method == http.MethodHead) {
 			w.Header().Set("Allow", method)
 			writeJSON(seen, http.StatusMethodNotAllowed, (&openai.Error{Message: "this route takes " + method, Type: openai.TypeInvalidRequest, Code: "method_not_allowed"}).Body())
 			return
 		}
 		if method == http.MethodPost {
-			// Until the body is in; also for what net/http reads of a body that is
-			// refused. A writer without deadlines (a recorder) can't block.
+			// For what net/http reads of a body that is refused before it was read.
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(g.config.BodyTimeout))
 		}
 		serve(seen, r)
@@ -103,12 +102,15 @@ func (g *Gateway) authenticate(r *http.Request) (*tenant.Tenant, error) {
 	return g.parts.Tenants.Authenticate(strings.TrimSpace(key), g.parts.Now())
 }
 
-// readBody reads the whole body within its bounds of size and time; route has
-// set the deadline.
+// readBody reads the whole body within its bounds of size and time. After an
+// error the deadline stands, because net/http reads on before it answers.
 func (g *Gateway) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if r.ContentLength > g.config.BodyBytesMax {
 		return nil, fault.New(fault.TooLarge, "the body has %d bytes, the limit is %d", r.ContentLength, g.config.BodyBytesMax)
 	}
+	control := http.NewResponseController(w)
+	// A writer without deadlines (a recorder) has nothing that could block.
+	_ = control.SetReadDeadline(time.Now().Add(g.config.BodyTimeout))
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, g.config.BodyBytesMax))
 	var over *http.MaxBytesError
 	switch {
@@ -118,7 +120,7 @@ func (g *Gateway) readBody(w http.ResponseWriter, r *http.Request) ([]byte, erro
 		return nil, fault.New(fault.Invalid, "the body did not come in whole within %s", g.config.BodyTimeout)
 	}
 	// From here on only the client's going away is read.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	_ = control.SetReadDeadline(time.Time{})
 	return body, nil
 }
 
@@ -132,11 +134,9 @@ func (g *Gateway) refuse(w http.ResponseWriter, err error) {
 func (g *Gateway) countFailure(err error) {
 	kind := kindOf(err)
 	g.parts.Metrics.Add(metrics.Rejections, 1, kind)
-	switch fault.ParseKind(kind) {
-	case fault.Corrupt, fault.Internal:
+	if k := fault.ParseKind(kind); k == fault.Corrupt || k == fault.Internal {
 		g.parts.Log.Error("request failed", "kind", kind, "error", err)
-	case fault.Unavailable:
+	} else if k == fault.Unavailable {
 		g.parts.Log.Warn("request failed", "kind", kind, "error", err)
-	default:
 	}
 }

@@ -73,6 +73,7 @@ func TestRoutes(t *testing.T) {
 		{"tokenize for another model", "POST", "/tokenize", good, `{"model":"x","prompt":""}`, false, 404, "known: echo"},
 		{"tokenize a number", "POST", "/tokenize", good, `{"prompt":1}`, false, 400, `"param":"prompt"`},
 		{"tokenize without a key", "POST", "/tokenize", "", `{"prompt":"a"}`, false, 401, `"invalid_api_key"`},
+		{"healthz by HEAD", "HEAD", "/healthz", "", "", false, 200, ""},
 		{"healthz", "GET", "/healthz", "", "", false, 200, "ok"},
 		{"metrics", "GET", "/metrics", "", "", false, 200, "bulkhead_context_limit_tokens 1024"},
 	} {
@@ -150,6 +151,34 @@ func TestBodyTimeout(t *testing.T) {
 	}
 	if status, text := b.read(resp); status != 400 || !strings.Contains(text, "did not come in whole") {
 		t.Errorf("status %d, body %s; want 400", status, text)
+	}
+}
+
+// Requests of a tenant over its places wait, and those of another don't.
+func TestEntry(t *testing.T) {
+	e := newEntry(1, time.Hour)
+	if err := errors.Join(e.enter(t.Context(), "ada"), e.enter(t.Context(), "bob")); err != nil {
+		t.Fatal(err)
+	}
+	entered := make(chan error)
+	go func() { entered <- e.enter(context.Background(), "ada") }()
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	if err := e.enter(gone, "bob"); fault.Of(err) != fault.Cancelled {
+		t.Errorf("a client that is gone waits: %v", err)
+	}
+	e.leave("ada")
+	if err := <-entered; err != nil {
+		t.Errorf("the one that waited gets %v", err)
+	}
+	e.wait = time.Millisecond
+	if err := e.enter(t.Context(), "ada"); fault.Of(err) != fault.Busy {
+		t.Errorf("no place came free: %v, want busy", err)
+	}
+	e.leave("ada")
+	e.leave("bob")
+	if len(e.tenants) != 0 {
+		t.Errorf("%d tenants are remembered for nothing", len(e.tenants))
 	}
 }
 

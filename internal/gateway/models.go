@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/bulkhead-kv/bulkhead/internal/openai"
+	"github.com/bulkhead-kv/bulkhead/internal/tenant"
 )
 
 // model describes the served model; its context is the effective limit, which is
@@ -40,38 +41,41 @@ func (g *Gateway) serveModel(w http.ResponseWriter, r *http.Request) {
 // serveTokenize answers POST /tokenize: the ids that a prompt or a conversation
 // has. It needs a tenant's key, because it costs work.
 func (g *Gateway) serveTokenize(w http.ResponseWriter, r *http.Request) {
-	_, body, err := g.open(w, r)
-	if err != nil {
-		g.refuse(w, err)
-		return
+	var answer openai.Tokenized
+	if g.prepare(w, r, func(_ *tenant.Tenant, body []byte) (err error) {
+		answer, err = g.tokenize(body)
+		return err
+	}) {
+		writeJSON(w, http.StatusOK, answer)
 	}
+}
+
+func (g *Gateway) tokenize(body []byte) (answer openai.Tokenized, err error) {
 	request, err := openai.ParseTokenize(body)
-	if err == nil && request.Model != "" {
-		err = g.knowsModel(request.Model)
-	}
 	if err != nil {
-		g.refuse(w, err)
-		return
+		return answer, err
 	}
-	var ids []int32
-	if request.Messages != nil {
+	if request.Model != "" {
+		if err := g.knowsModel(request.Model); err != nil {
+			return answer, err
+		}
+	}
+	ids := []int32{}
+	switch {
+	case request.Messages != nil:
 		ids, err = g.parts.Text.Chat(request.Messages)
-	} else {
+	case request.Prompt != "":
 		ids, err = g.parts.Text.Prompt(request.Prompt)
 	}
 	if err != nil {
-		g.refuse(w, err)
-		return
+		return answer, err
 	}
 	limit, _ := g.dispatch.limit() // an unknown limit is shown as 0
-	answer := openai.Tokenized{Count: len(ids), MaxModelLen: limit.Tokens, Tokens: ids}
-	if answer.Tokens == nil {
-		answer.Tokens = []int32{}
-	}
+	answer = openai.Tokenized{Count: len(ids), MaxModelLen: limit.Tokens, Tokens: ids}
 	if request.Pieces {
 		for _, id := range ids {
 			answer.Pieces = append(answer.Pieces, printable(g.parts.Text.Piece(id)))
 		}
 	}
-	writeJSON(w, http.StatusOK, answer)
+	return answer, nil
 }

@@ -166,7 +166,7 @@ func read(path string) (*file, fs.FileInfo, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("open the tenants file: %w", err)
 	}
-	defer in.Close()
+	defer func() { _ = in.Close() }() // it was only read
 	info, err := in.Stat()
 	if err != nil {
 		return nil, nil, err
