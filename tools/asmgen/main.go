@@ -1,6 +1,6 @@
 // Command asmgen writes the AVX2 kernels of internal/tensor.
 //
-// Run it from the tools folder: go run ./asmgen -out ../internal/tensor/kernels_amd64.s -stubs ../internal/tensor/stubs_amd64.go -pkg tensor
+// Run it by go generate ./internal/tensor, which calls generate.sh beside this file.
 package main
 
 import (

@@ -64,7 +64,7 @@ func product(w source, tokens int) {
 }
 
 func (g *gen) usesSuper() bool {
-	return g.superSize > 0 || g.hasMin && g.quantSize >= 512 && g.name[0] == 'P'
+	return g.superSize > 0 || g.panel && g.hasMin
 }
 
 func (g *gen) usesSums() bool { return g.hasMin || g.kind == kindU4 }
@@ -82,39 +82,53 @@ func (g *gen) registers() {
 		}
 	}
 	if g.kind == kindFloat {
-		for _, a := range g.acc {
-			VXORPS(a, a, a)
-		}
+		zero(g.acc)
 		return
 	}
 	g.lateScales()
-	size, registerSums := 0, g.tokens <= inRegisters && (g.total == nil || g.tokens == 1)
+	g.placeSums(g.tokens <= inRegisters && (g.total == nil || g.tokens == 1))
+}
+
+func zero(regs []VecVirtual) {
+	for _, r := range regs {
+		VXORPS(r, r, r)
+	}
+}
+
+// placeSums sets the f32 sums to zero, in registers or on the stack, and makes room there for what the source needs.
+func (g *gen) placeSums(inRegisters bool) {
+	size := 0
 	if g.prologue != nil {
 		size += 128
 	}
-	if !registerSums {
+	if !inRegisters {
 		size += 64 * g.tokens
 	}
 	if size > 0 {
-		base := GP64()
-		LEAQ(AllocLocal(size+32), base)
-		ADDQ(Imm(31), base)
-		ANDQ(I32(-32), base)
-		g.tmp = Mem{Base: base}
-		g.mem = Mem{Base: base, Disp: size - 64*g.tokens}
+		g.tmp = alignedLocal(size)
+		g.mem = g.tmp.Offset(size - 64*g.tokens)
 	}
-	if registerSums {
+	if inRegisters {
 		g.sum = make([]VecVirtual, 2*g.tokens)
 		for i := range g.sum {
 			g.sum[i] = YMM()
-			VXORPS(g.sum[i], g.sum[i], g.sum[i])
 		}
+		zero(g.sum)
 		return
 	}
 	VXORPS(g.v.t0, g.v.t0, g.v.t0)
 	for i := range g.acc {
 		VMOVAPS(g.v.t0, g.mem.Offset(32*i))
 	}
+}
+
+// alignedLocal is stack memory that starts at a multiple of 32 bytes.
+func alignedLocal(size int) Mem {
+	base := GP64()
+	LEAQ(AllocLocal(size+32), base)
+	ADDQ(Imm(31), base)
+	ANDQ(I32(-32), base)
+	return Mem{Base: base}
 }
 
 // lateScales decides to multiply a half block's sums instead of its weights by their sub-scales, and makes room for them.
@@ -145,8 +159,12 @@ func (g *gen) finishSub(half int) {
 	}
 }
 
-// prefetchWord asks for the weights of a later block, once a cache line.
+// prefetchWord asks for the weights of a later block, once a cache line. Panels are in the first cache; so are F32 weights when
+// six tokens share them, or else arithmetic bounds the product.
 func (g *gen) prefetchWord(i int) {
+	if g.panel || g.kind == kindFloat && g.quantSize == 2048 && g.tokens == 6 {
+		return
+	}
 	lines := g.quantSize / 64
 	n := g.kind.words()
 	for l := i * lines / n; l < (i+1)*lines/n; l++ {
@@ -160,9 +178,7 @@ func (g *gen) floatLoop() {
 	for i := 0; i < 32/unroll; i++ {
 		for k := 0; k < unroll; k++ {
 			word := i*unroll + k
-			if g.name != "F32" || g.tokens < 6 {
-				g.prefetchWord(word)
-			}
+			g.prefetchWord(word)
 			g.load(g.p, g.v, g.tmp, word)
 			for t := 0; t < g.tokens; t++ {
 				VBROADCASTSS(at(g.x, (word*g.tokens+t)*4), g.v.t0)
@@ -192,9 +208,7 @@ func (g *gen) intLoop() {
 		if g.v.raw != nil {
 			word = nibbleOrder[i]
 		}
-		if g.name[0] != 'P' {
-			g.prefetchWord(i)
-		}
+		g.prefetchWord(i)
 		g.load(g.p, g.v, g.tmp, word)
 		for t := 0; t < g.tokens; t++ {
 			g.step(word, t)
@@ -358,11 +372,7 @@ func expand(w source) {
 	g.v = vregs{w0: YMM(), w1: YMM(), t0: YMM(), t1: YMM()}
 	g.v.keep(w.consts)
 	if w.prologue != nil {
-		base := GP64()
-		LEAQ(AllocLocal(160), base)
-		ADDQ(Imm(31), base)
-		ANDQ(I32(-32), base)
-		g.tmp = Mem{Base: base}
+		g.tmp = alignedLocal(128)
 	}
 	Label("block")
 	if w.prologue != nil {

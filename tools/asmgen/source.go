@@ -59,7 +59,8 @@ var masks = map[string]uint32{
 type source struct {
 	name      string
 	kind      kind
-	quantSize int // bytes of a block's quants, scales
+	panel     bool // expanded: minima stand in the place of supers, and nothing is prefetched
+	quantSize int  // bytes of a block's quants, scales
 	scaleSize int
 	superSize int // bytes of a super-block's scales; 0 if there are none
 	hasMin    bool
@@ -123,14 +124,14 @@ func packedSources() []source {
 // panelSources are expanded groups of rows: words as the product wants them, f32 scales, f32 minima in the place of supers.
 func panelSources() []source {
 	return []source{
-		{name: "PanelInt16", kind: kindInt16, quantSize: 1024, scaleSize: 64, load: loadWords, scale: floats(inScales, 0)},
+		{name: "PanelInt16", panel: true, kind: kindInt16, quantSize: 1024, scaleSize: 64, load: loadWords, scale: floats(inScales, 0)},
 		{
-			name: "PanelInt16Min", kind: kindInt16, quantSize: 1024, scaleSize: 64, load: loadWords,
+			name: "PanelInt16Min", panel: true, kind: kindInt16, quantSize: 1024, scaleSize: 64, load: loadWords,
 			scale: floats(inScales, 0), hasMin: true, min: floats(inSupers, 0),
 		},
-		{name: "PanelU4", kind: kindU4, quantSize: 512, scaleSize: 64, load: loadWords, scale: floats(inScales, 0)},
+		{name: "PanelU4", panel: true, kind: kindU4, quantSize: 512, scaleSize: 64, load: loadWords, scale: floats(inScales, 0)},
 		{
-			name: "PanelU4Min", kind: kindU4, quantSize: 512, scaleSize: 64, load: loadWords,
+			name: "PanelU4Min", panel: true, kind: kindU4, quantSize: 512, scaleSize: 64, load: loadWords,
 			scale: floats(inScales, 0), hasMin: true, min: floats(inSupers, 0),
 		},
 	}
