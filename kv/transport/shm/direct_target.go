@@ -2,6 +2,7 @@ package shm
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"sync"
@@ -14,6 +15,7 @@ import (
 
 // guards names those that are missing, which happens in tests only.
 type guards struct {
+	noStream bool // no grant is copied past the cache, to compare with
 	noWait   bool // a fence doesn't look at the hazard word
 	noRevoke bool // a fence doesn't clear owner words either
 }
@@ -46,7 +48,11 @@ type directTarget struct {
 }
 
 func newDirectTarget(slab *sharedSlab, peer *os.File, layout kv.Layout, missing guards) *directTarget {
-	return &directTarget{slab: slab, layout: layout, missing: missing, peer: peer, dead: make(chan struct{}), large: cacheBytes() / 2,
+	large := cacheBytes() / 2
+	if missing.noStream {
+		large = math.MaxInt
+	}
+	return &directTarget{slab: slab, layout: layout, missing: missing, peer: peer, dead: make(chan struct{}), large: large,
 		open: map[kv.TransferID]transport.Grant{}, leave: map[kv.TransferID][]func(){}}
 }
 

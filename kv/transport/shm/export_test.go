@@ -25,3 +25,8 @@ func DialDirectDoor(ctx context.Context, path string, config transport.Config, s
 	}
 	return dialDirect(ctx, path, config, slab, newDoor, missing)
 }
+
+// DialDirectPlain is DialDirect without guards, and without copies past the cache.
+func DialDirectPlain(ctx context.Context, path string, config transport.Config, slab *os.File, newDoor func(kick func()) session.Door) (transport.Link, error) {
+	return dialDirect(ctx, path, config, slab, newDoor, guards{noStream: true, noWait: true, noRevoke: true})
+}

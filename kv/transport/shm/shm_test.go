@@ -29,6 +29,7 @@ func direct() transporttest.Transport {
 		return shm.DialDirect(ctx, addr, config, slab)
 	}
 	form.DialDoor = shm.DialDirectDoor
+	form.DialPlain = shm.DialDirectPlain
 	form.Memory = memoryFile
 	form.FenceNeedsPeer = true
 	return form
@@ -86,5 +87,7 @@ type listener struct{ *shm.Listener }
 func (l listener) Addr() string { return l.Listener.Addr().String() }
 
 func BenchmarkGuards(b *testing.B) { transporttest.Benchmark(b, staged()) }
+
+func BenchmarkGuardsDirect(b *testing.B) { transporttest.Benchmark(b, direct()) }
 
 func BenchmarkIdle(b *testing.B) { transporttest.BenchmarkIdle(b, staged()) }

@@ -35,6 +35,9 @@ type Transport struct {
 	Dial func(ctx context.Context, addr string, config transport.Config, slab *os.File) (transport.Link, error)
 	// DialDoor is Dial with another door than the gate's.
 	DialDoor func(ctx context.Context, addr string, config transport.Config, slab *os.File, newDoor func(kick func()) Door) (transport.Link, error)
+	// DialPlain is DialDoor without copies past the cache, where there are any; nil
+	// where there aren't. Benchmarks compare with it.
+	DialPlain func(ctx context.Context, addr string, config transport.Config, slab *os.File, newDoor func(kick func()) Door) (transport.Link, error)
 	// Memory makes the memory of a target's slab, and its file, which is given to
 	// Dial; nil for a transport to which any memory is good.
 	Memory func(t testing.TB, n int) ([]byte, *os.File)
