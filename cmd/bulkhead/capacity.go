@@ -49,7 +49,7 @@ func newCapacity() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		defer m.file.Close()
+		defer func() { _ = m.file.Close() }() // it was only read
 		return printCapacity(cmd, m, demand)
 	}
 	return cmd

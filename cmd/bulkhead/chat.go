@@ -37,18 +37,19 @@ func newChat() *cobra.Command {
 	}
 	flags := addTalkFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		request, err := flags.request(cmd, args[0])
+		request, err := flags.request(cmd)
 		if err != nil {
 			return err
 		}
 		starting, started := interruptible(cmd)
-		client, end, err := flags.connect(starting, cmd, args[0])
+		server, err := flags.connect(starting, cmd, args[0])
 		started()
 		if err != nil {
 			return err
 		}
-		defer client.Close()
-		return errors.Join(chat(cmd, client, request), end())
+		defer server.Close()
+		request.Model = server.model
+		return errors.Join(chat(cmd, server.Client, request), server.end())
 	}
 	return cmd
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/bulkhead-kv/bulkhead/internal/gguf"
 	"github.com/bulkhead-kv/bulkhead/internal/store"
 	"github.com/bulkhead-kv/bulkhead/internal/terminal"
+	"github.com/bulkhead-kv/bulkhead/internal/tracer"
 	"github.com/bulkhead-kv/bulkhead/kv"
 )
 
@@ -50,6 +51,9 @@ func newPull() *cobra.Command {
 	}
 	name := cmd.Flags().String("as", "", "name to give the model (default: one made of MODEL)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if args[0] == tracer.Name {
+			return usageError{fmt.Errorf("model %s is built in, there is nothing to pull", tracer.Name)}
+		}
 		s, err := openStore(cmd)
 		if err != nil {
 			return err
@@ -175,7 +179,7 @@ func newShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer m.file.Close()
+			defer func() { _ = m.file.Close() }() // it was only read
 			return writeTable(cmd.OutOrStdout(), showRows(m))
 		},
 	}
@@ -191,12 +195,16 @@ type named struct {
 }
 
 // openNamed opens a model for reading about it; the caller closes its file.
-func openNamed(cmd *cobra.Command, model string) (named, error) {
+func openNamed(cmd *cobra.Command, model string) (m named, err error) {
+	if model == tracer.Name {
+		m = named{name: model, path: "built in", file: tracer.File()}
+		m.Description, err = store.Describe(m.file)
+		return m, err
+	}
 	s, err := openStore(cmd)
 	if err != nil {
 		return named{}, err
 	}
-	m := named{}
 	if m.path, m.name, err = s.Resolve(model); err != nil {
 		return named{}, err
 	}

@@ -47,7 +47,6 @@ func newRoot() *cobra.Command {
 		newPull(), newList(), newShow(), newRemove(), newCapacity(),
 		newServe(), newRun(), newChat(),
 		newGateway(), newWorker(cluster.Prefill), newWorker(cluster.Decode),
-		newRun(), newChat(),
 		newTenant(), newCerts(),
 		newCompletion(), newVersion(),
 	)

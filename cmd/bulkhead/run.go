@@ -30,7 +30,7 @@ func newRun() *cobra.Command {
 	}
 	flags := addTalkFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		request, err := flags.request(cmd, args[0])
+		request, err := flags.request(cmd)
 		if err != nil {
 			return err
 		}
@@ -41,12 +41,13 @@ func newRun() *cobra.Command {
 		request.Messages = append(request.Messages, chatclient.Message{Role: "user", Content: prompt})
 		ctx, stop := interruptible(cmd)
 		defer stop()
-		client, end, err := flags.connect(ctx, cmd, args[0])
+		server, err := flags.connect(ctx, cmd, args[0])
 		if err != nil {
 			return err
 		}
-		defer client.Close()
-		return errors.Join(runOnce(ctx, cmd, client, request), end())
+		defer server.Close()
+		request.Model = server.model
+		return errors.Join(runOnce(ctx, cmd, server.Client, request), server.end())
 	}
 	return cmd
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/bulkhead-kv/bulkhead/internal/chatclient"
+	"github.com/bulkhead-kv/bulkhead/internal/store"
 	"github.com/bulkhead-kv/bulkhead/internal/terminal"
+	"github.com/bulkhead-kv/bulkhead/internal/tracer"
 )
 
 const (
 	// usualAddress is where a server is looked for when nobody names one.
 	usualAddress = "http://127.0.0.1:8080"
-	// builtinModel needs no file.
-	builtinModel = "tracer"
 	// lookTimeout bounds the look for a server that nobody named.
 	lookTimeout = 2 * time.Second
 	serverNote  = `A server at --url or BULKHEAD_URL is used with the key in BULKHEAD_API_KEY, else
@@ -47,9 +47,9 @@ func addTalkFlags(cmd *cobra.Command) *talkFlags {
 	return f
 }
 
-// request is the settings without a question.
-func (f *talkFlags) request(cmd *cobra.Command, model string) (chatclient.Request, error) {
-	r := chatclient.Request{Model: model, MaxTokens: f.maxTokens}
+// request is the settings without model and question.
+func (f *talkFlags) request(cmd *cobra.Command) (chatclient.Request, error) {
+	r := chatclient.Request{MaxTokens: f.maxTokens}
 	if cmd.Flags().Changed("temperature") {
 		r.Temperature = &f.temperature
 	}
@@ -65,21 +65,28 @@ func (f *talkFlags) request(cmd *cobra.Command, model string) (chatclient.Reques
 	return r, nil
 }
 
-// connect finds a server with the model, or starts one. The returned function
-// ends what was started.
-func (f *talkFlags) connect(ctx context.Context, cmd *cobra.Command, model string) (*chatclient.Client, func() error, error) {
-	nothing := func() error { return nil }
+// connection is a server and the name that it has for the model.
+type connection struct {
+	*chatclient.Client
+	model string
+	end   func() error // ends what was started for it
+}
+
+// connect finds a server with the model, or starts one.
+func (f *talkFlags) connect(ctx context.Context, cmd *cobra.Command, model string) (connection, error) {
+	found := connection{model: model, end: func() error { return nil }}
+	var err error
 	if f.url != "" {
-		c, err := chatclient.New(f.url, f.key)
-		if err != nil {
-			return nil, nil, usageError{err}
+		if found.Client, err = chatclient.New(f.url, f.key); err != nil {
+			return connection{}, usageError{err}
 		}
-		return c, nothing, nil
+		return found, nil
 	}
 	if !f.private {
-		c, err := lookForServer(ctx, f.key, model)
-		if c != nil || err != nil {
-			return c, nothing, err
+		found.model = store.FullName(model)
+		found.Client, err = lookForServer(ctx, f.key, found.model)
+		if found.Client != nil || err != nil {
+			return found, err
 		}
 	}
 	return startServer(ctx, cmd, model)
@@ -108,35 +115,37 @@ func lookForServer(ctx context.Context, key, model string) (*chatclient.Client, 
 	return c, nil
 }
 
-func startServer(ctx context.Context, cmd *cobra.Command, model string) (*chatclient.Client, func() error, error) {
+func startServer(ctx context.Context, cmd *cobra.Command, model string) (connection, error) {
 	home, err := homeOf(cmd)
 	if err != nil {
-		return nil, nil, err
+		return connection{}, err
 	}
 	if err := mustHave(cmd, model); err != nil {
-		return nil, nil, err
+		return connection{}, err
 	}
 	program, err := os.Executable()
 	if err != nil {
-		return nil, nil, err
+		return connection{}, err
 	}
 	if look := terminal.New(os.Stderr, os.Getenv); look.IsTerminal() {
 		fmt.Fprintln(cmd.ErrOrStderr(), look.Dim("starting a server for "+model))
 	}
-	p, err := chatclient.StartPrivate(ctx, program, "serve", model, "--listen", "127.0.0.1:0", "--home", home)
+	// What the environment or the settings file says of a public server is not for this one.
+	p, err := chatclient.StartPrivate(ctx, program, "serve", model, "--home", home,
+		"--listen=127.0.0.1:0", "--tenants=", "--tls-cert=", "--tls-key=")
 	if err != nil {
-		return nil, nil, err
+		return connection{}, err
 	}
 	c, err := p.Client()
 	if err != nil {
-		return nil, nil, errors.Join(err, p.Stop())
+		return connection{}, errors.Join(err, p.Stop())
 	}
-	return c, p.Stop, nil
+	return connection{c, p.Model, p.Stop}, nil
 }
 
 // mustHave reports a model that is not here before a server is started in vain.
 func mustHave(cmd *cobra.Command, model string) error {
-	if model == builtinModel {
+	if model == tracer.Name {
 		return nil
 	}
 	s, err := openStore(cmd)

@@ -42,7 +42,7 @@ type Private struct {
 }
 
 // StartPrivate starts a server and waits until it serves. The command must take
-// --ready-file PATH. The server is in a process group of its own, so that Ctrl-C
+// --ready-file PATH and --ledger DIR, both of which go with the server. The server is in a process group of its own, so that Ctrl-C
 // at the terminal is not for it, and is told to end when this process dies. The
 // caller calls Stop.
 func StartPrivate(ctx context.Context, command string, args ...string) (*Private, error) {
@@ -52,7 +52,7 @@ func StartPrivate(ctx context.Context, command string, args ...string) (*Private
 	}
 	p := &Private{done: make(chan struct{}), log: &logTail{}, dir: dir}
 	readyFile := filepath.Join(dir, "ready.json")
-	cmd := exec.Command(command, append(args, "--ready-file", readyFile)...)
+	cmd := exec.Command(command, append(args, "--ledger", filepath.Join(dir, "ledger"), "--ready-file", readyFile)...)
 	cmd.Args[0] = filepath.Base(os.Args[0]) // in lists of processes it is the same program
 	if err := p.start(cmd); err != nil {
 		return nil, errors.Join(fmt.Errorf("start a server: %w", err), os.RemoveAll(dir))

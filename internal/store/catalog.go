@@ -57,8 +57,8 @@ func parseCatalog(text []byte) ([]CatalogEntry, error) {
 	return entries, nil
 }
 
-// canonical is the full name of a catalog entry's alias, and any other name as it is.
-func canonical(name string) string {
+// FullName is the full name of a catalog entry's alias, and any other name as it is.
+func FullName(name string) string {
 	for _, e := range Catalog() {
 		if slices.Contains(e.Aliases, name) {
 			return e.Name

@@ -71,7 +71,7 @@ func TestDescribeTheRealModel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	d, err := Describe(f)
 	if err != nil {
 		t.Fatal(err)

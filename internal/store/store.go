@@ -106,7 +106,7 @@ func (s *Store) Find(name string) (Model, error) {
 	if err != nil {
 		return Model{}, err
 	}
-	for _, known := range []string{name, canonical(name)} {
+	for _, known := range []string{name, FullName(name)} {
 		if i, ok := x.find(known); ok {
 			return x.Models[i], nil
 		}
@@ -151,7 +151,7 @@ func (s *Store) Remove(ctx context.Context, name string) (freed int64, err error
 	err = s.change(ctx, func(x *index) error {
 		i, ok := x.find(name)
 		if !ok {
-			if i, ok = x.find(canonical(name)); !ok {
+			if i, ok = x.find(FullName(name)); !ok {
 				return x.unknown(name)
 			}
 		}
