@@ -133,3 +133,20 @@ func BenchmarkVectors(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkPack reports the raw bytes repacked a second by all processors.
+func BenchmarkPack(b *testing.B) {
+	for _, f := range Formats() {
+		const rows, cols = 1024, 1536
+		raw := randomMatrix(newRNG(1), f, 16, cols)
+		dst := AlignedBytes(PackedBytes(f, rows, cols))
+		b.Run(f.String(), func(b *testing.B) {
+			for b.Loop() {
+				if _, err := Pack(dst, f, rows, cols, func(r int) []byte { return raw.row(r % 16) }); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.SetBytes(int64(rows / 16 * len(raw.raw)))
+		})
+	}
+}

@@ -8,6 +8,8 @@
 // 32 at a time, exact integers inside a block and one fused multiply-add a block (one a column for float formats).
 // The portable kernels follow the same order with the same roundings, so a machine without AVX2 gives the same bits.
 //
+// Packed matrices and the words of activations are little-endian, and so must the machine be.
+//
 // Layers, top down: Matrix (packed weights), Acts (activations of some tokens, quantized for a matrix), Mul and its
 // relatives, Team (the threads that share a product), and below them a set of kernels which exists twice: as generated
 // AVX2 assembly and in Go.

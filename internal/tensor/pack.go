@@ -43,15 +43,25 @@ func (m *Matrix) packRow(g, lane int, raw []byte) {
 
 // packFloats packs a row of elements of 4 or 2 bytes, and zeros to the end of the last block.
 func (m *Matrix) packFloats(g, lane int, raw []byte) {
-	size := len(raw) / m.Cols
-	group := m.quants[g*m.blocks*blockCols*groupRows*size:][:m.blocks*blockCols*groupRows*size]
-	for c := range m.blocks * blockCols {
-		dst := group[(c*groupRows+lane)*size:][:size]
-		if c < m.Cols {
-			copy(dst, raw[c*size:])
-		} else {
-			clear(dst)
+	cols := m.blocks * blockCols
+	if m.layout == layoutF32 {
+		dst := as[uint32](m.quants)[g*cols*groupRows:][:cols*groupRows]
+		for c := range cols {
+			v := uint32(0)
+			if c < m.Cols {
+				v = binary.LittleEndian.Uint32(raw[4*c:])
+			}
+			dst[c*groupRows+lane] = v
 		}
+		return
+	}
+	dst := as[uint16](m.quants)[g*cols*groupRows:][:cols*groupRows]
+	for c := range cols {
+		v := uint16(0)
+		if c < m.Cols {
+			v = binary.LittleEndian.Uint16(raw[2*c:])
+		}
+		dst[c*groupRows+lane] = v
 	}
 }
 
@@ -64,11 +74,12 @@ func (m *Matrix) clearLane(g, lane int) {
 // rawBlock is 32 weights of a row, decoded as far as their integers: the value of q is d (q - bias) + m, where the K formats
 // have d = D sc (sc2 from column 16 on, for Q6_K) and m = -M mn.
 type rawBlock struct {
-	q        [blockCols]uint8
-	d, m     uint16 // f16; D and M of the K formats
-	sc, sc2  uint8  // sub-scale; of columns 0 to 15 and 16 to 31 for Q6_K, as int8
-	mn       uint8  // sub-minimum
-	negative bool   // the minimum is subtracted
+	q        [blockCols]uint8 // formats of five and more bits
+	nibbles  [16]uint8        // four-bit formats: columns 0 to 15 in the low halves, 16 to 31 in the high ones
+	d, m     uint16           // f16; D and M of the K formats
+	sc, sc2  uint8            // sub-scale; of columns 0 to 15 and 16 to 31 for Q6_K, as int8
+	mn       uint8            // sub-minimum
+	negative bool             // the minimum is subtracted
 }
 
 // decode reads block b of a raw row.
@@ -81,34 +92,35 @@ func (r *rawBlock) decode(f Format, raw []byte, b int) {
 	case Q4_0:
 		s := raw[b*18:][:18]
 		r.d = binary.LittleEndian.Uint16(s)
-		r.nibbles(s[2:])
+		copy(r.nibbles[:], s[2:])
 	case Q4_1:
 		s := raw[b*20:][:20]
 		r.d, r.m = binary.LittleEndian.Uint16(s), binary.LittleEndian.Uint16(s[2:])
-		r.nibbles(s[4:])
+		copy(r.nibbles[:], s[4:])
 	case Q5_0:
 		s := raw[b*22:][:22]
 		r.d = binary.LittleEndian.Uint16(s)
-		r.nibbles(s[6:])
-		r.fifthBits(binary.LittleEndian.Uint32(s[2:]))
+		r.fiveBits(s[6:], binary.LittleEndian.Uint32(s[2:]))
 		for i := range r.q {
 			r.q[i] -= 16
 		}
 	case Q5_1:
 		s := raw[b*24:][:24]
 		r.d, r.m = binary.LittleEndian.Uint16(s), binary.LittleEndian.Uint16(s[2:])
-		r.nibbles(s[8:])
-		r.fifthBits(binary.LittleEndian.Uint32(s[4:]))
+		r.fiveBits(s[8:], binary.LittleEndian.Uint32(s[4:]))
 	case Q4_K:
 		s := raw[b/8*144:][:144]
 		r.kScales(s, b%8)
-		r.kNibbles(s[16:], b%8)
+		low, shift := s[16+b%8/2*32:][:32], b%2*4
+		for i := range r.nibbles {
+			r.nibbles[i] = low[i]>>shift&15 | low[16+i]>>shift<<4
+		}
 	case Q5_K:
 		s := raw[b/8*176:][:176]
 		r.kScales(s, b%8)
-		r.kNibbles(s[48:], b%8)
+		low, shift, bit := s[48+b%8/2*32:][:32], b%2*4, b%8
 		for i := range r.q {
-			r.q[i] |= s[16+i] >> (b % 8) & 1 << 4
+			r.q[i] = low[i]>>shift&15 | s[16+i]>>bit&1<<4
 		}
 	case Q6_K:
 		r.decode6K(raw[b/8*210:][:210], b%8)
@@ -117,23 +129,11 @@ func (r *rawBlock) decode(f Format, raw []byte, b int) {
 	}
 }
 
-// nibbles reads columns 0..15 from the low and 16..31 from the high halves of 16 bytes.
-func (r *rawBlock) nibbles(s []byte) {
+// fiveBits joins nibbles, columns 0 to 15 in the low halves, with a fifth bit for each column.
+func (r *rawBlock) fiveBits(s []byte, fifth uint32) {
 	for i, v := range s[:16] {
-		r.q[i], r.q[i+16] = v&15, v>>4
-	}
-}
-
-func (r *rawBlock) fifthBits(h uint32) {
-	for i := range r.q {
-		r.q[i] |= uint8(h>>i&1) << 4
-	}
-}
-
-// kNibbles reads sub-block j of a K format: 32 bytes hold two sub-blocks, the even one in the low nibbles.
-func (r *rawBlock) kNibbles(qs []byte, j int) {
-	for i := range r.q {
-		r.q[i] = qs[j/2*32+i] >> (j % 2 * 4) & 15
+		r.q[i] = v&15 | uint8(fifth>>i&1)<<4
+		r.q[i+16] = v>>4 | uint8(fifth>>(i+16)&1)<<4
 	}
 }
 
@@ -207,18 +207,16 @@ func putHalf(b []byte, i int, v uint16) { binary.LittleEndian.PutUint16(b[2*i:],
 func half(b []byte, i int) float32 { return halfToFloat(binary.LittleEndian.Uint16(b[2*i:])) }
 
 func (r *rawBlock) placePairs(quants []byte, lane int) {
+	dst := as[uint16](quants)[:16*groupRows]
 	for p := range 16 {
-		dst := quants[p*32+lane*2:][:2]
-		dst[0], dst[1] = r.q[2*p], r.q[2*p+1]
+		dst[p*groupRows+lane] = binary.LittleEndian.Uint16(r.q[2*p:])
 	}
 }
 
 func (r *rawBlock) placeNibbles(quants []byte, lane int) {
+	dst := as[uint32](quants)[:4*groupRows]
 	for j := range 4 {
-		dst := quants[j*64+lane*4:][:4]
-		for i := range dst {
-			dst[i] = r.q[4*j+i] | r.q[16+4*j+i]<<4
-		}
+		dst[j*groupRows+lane] = binary.LittleEndian.Uint32(r.nibbles[4*j:])
 	}
 }
 
@@ -227,10 +225,11 @@ func (r *rawBlock) place6(quants []byte, lane int) {
 	at := lane%8*4 + lane/8
 	for quad := range 4 {
 		for i := range 2 {
-			value := func(pair int) uint8 { return r.q[2*(4*quad+pair)+i] ^ 32 } // less 32, in six bits
-			for pair := range 3 {
-				quants[quad*96+pair*32+at+2*i] = value(pair)<<2 | value(3)>>(2*pair)&3
-			}
+			q, dst := r.q[8*quad+i:], quants[quad*96+at+2*i:]
+			last := q[6] ^ 32 // less 32, in six bits
+			dst[0] = (q[0]^32)<<2 | last&3
+			dst[32] = (q[2]^32)<<2 | last>>2&3
+			dst[64] = (q[4]^32)<<2 | last>>4
 		}
 	}
 }
