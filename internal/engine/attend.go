@@ -13,6 +13,7 @@ import (
 const (
 	columnsMin = 8  // what the kernels take at once
 	columnsMax = 24 // what one thread takes at once
+	columnsFew = 4  // what one thread takes where there are not enough parts for all
 	// scoresGoal is the number of scores a thread holds at once, as far as
 	// columnsMin allows: 128 KiB stay in its cache.
 	scoresGoal = 32 << 10
@@ -92,6 +93,9 @@ func (e *Engine) attend(t *tensor.Thread, layer int) {
 // width is how many columns of a run go together.
 func (e *Engine) width(r run) int {
 	length := kv.PagesFor(e.batch.tokens[r.hi-1].pos+1) * kv.PageTokens
+	if parts := ((r.hi-r.lo)*e.group() + columnsMin - 1) / columnsMin * e.layout.KVHeads; parts*len(e.batch.runs) < e.config.Threads {
+		return columnsFew
+	}
 	return min(max(scoresGoal/length/columnsMin*columnsMin, columnsMin), columnsMax)
 }
 

@@ -65,27 +65,28 @@ func (b *batch) split() {
 	}
 }
 
-// drop takes the tokens of cancelled rows out of the batch and their activations
-// out of x, which has width values for each token.
-func (b *batch) drop(x []float32, width int) {
-	cancelled := false
+// cancel marks the rows that want to be cancelled and reports whether any does.
+func (b *batch) cancel() (any bool) {
 	for _, run := range b.runs {
 		if r := b.tokens[run.lo].row; r.Cancelled != nil && r.Cancelled() {
 			r.Err = ErrCancelled
-			cancelled = true
+			any = true
 		}
 	}
-	if !cancelled {
-		return
-	}
+	return any
+}
+
+// keep leaves only the wanted tokens, and has the activations of each that moves
+// moved.
+func (b *batch) keep(wanted func(*token) bool, move func(to, from int)) {
 	kept := 0
-	for i, t := range b.tokens {
-		if t.row.Err != nil {
+	for i := range b.tokens {
+		if !wanted(&b.tokens[i]) {
 			continue
 		}
 		if kept != i {
-			b.tokens[kept] = t
-			copy(x[kept*width:][:width], x[i*width:][:width])
+			b.tokens[kept] = b.tokens[i]
+			move(kept, i)
 		}
 		kept++
 	}

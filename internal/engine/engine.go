@@ -174,8 +174,14 @@ func (e *Engine) Step(rows []Row) error {
 		return nil
 	}
 	e.embed()
+	last := len(e.model.Layers) - 1
 	for layer := range e.model.Layers {
-		if e.batch.drop(e.x, e.model.Config.Embedding); len(e.batch.tokens) == 0 {
+		e.dropCancelled()
+		e.keysAndValues(layer)
+		if layer == last {
+			e.keepWanted()
+		}
+		if len(e.batch.tokens) == 0 {
 			return nil
 		}
 		e.attention(layer)
@@ -183,6 +189,28 @@ func (e *Engine) Step(rows []Row) error {
 	}
 	e.output()
 	return nil
+}
+
+// dropCancelled takes cancelled rows out of the batch.
+func (e *Engine) dropCancelled() {
+	if e.batch.cancel() {
+		e.keep(func(t *token) bool { return t.row.Err == nil })
+	}
+}
+
+// keepWanted takes out of the batch what has no logits to give: behind the last
+// layer's keys and values there is nothing left to compute for it.
+func (e *Engine) keepWanted() {
+	e.keep(func(t *token) bool { return t.pos >= t.row.Start+len(t.row.Tokens)-len(t.row.Logits) })
+}
+
+// keep takes all other tokens and their activations out of the batch.
+func (e *Engine) keep(wanted func(*token) bool) {
+	width, cols := e.model.Config.Embedding, e.model.Config.QKVCols()
+	e.batch.keep(wanted, func(to, from int) {
+		copy(e.x[to*width:][:width], e.x[from*width:][:width])
+		copy(e.qkv[to*cols:][:cols], e.qkv[from*cols:][:cols])
+	})
 }
 
 func (e *Engine) check(rows []Row) error {

@@ -22,16 +22,24 @@ func (e *Engine) embed() {
 	})
 }
 
-// attention adds the attention of one layer to x.
-func (e *Engine) attention(layer int) {
-	shape, w := &e.model.Config, &e.model.Layers[layer]
-	cols := shape.QKVCols()
+// keysAndValues computes the queries, keys and values of one layer, and writes
+// the latter two into the pages.
+func (e *Engine) keysAndValues(layer int) {
+	if len(e.batch.tokens) == 0 {
+		return
+	}
+	w, cols := &e.model.Layers[layer], e.model.Config.QKVCols()
 	for _, part := range w.QKV {
 		e.product(part.Matrix, len(e.batch.tokens), e.normed(w.AttnNorm), func(t *tensor.Thread, acts *tensor.Acts) {
 			part.Matrix.Mul(t, acts, e.qkv[part.Column:], cols)
 		})
 	}
 	e.team.Run(func(t *tensor.Thread) { e.store(t, layer) })
+}
+
+// attention adds the attention of one layer to x.
+func (e *Engine) attention(layer int) {
+	shape, w := &e.model.Config, &e.model.Layers[layer]
 	e.team.Run(func(t *tensor.Thread) { e.attend(t, layer) })
 	attn := shape.AttnCols()
 	values := func(_ *tensor.Thread, i int) []float32 { return e.attn[i*attn:][:attn] }

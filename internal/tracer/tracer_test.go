@@ -201,18 +201,29 @@ func ledger(seed uint64, length, n int) (text string, keys, values []string) {
 		values = append(values, fmt.Sprintf("%08d", r.IntN(100000000)))
 		b.WriteString(keys[i] + values[i] + "; ")
 	}
-	return b.String(), keys, values
+	for b.Len() < length {
+		b.WriteString(words[r.IntN(len(words))] + " ")
+	}
+	return b.String()[:length], keys, values
 }
 
-const promptTokens = 16384
+// promptTokens is the length of the prompt that values are planted in; the
+// portable kernels are too slow for the whole of it.
+func promptTokens() int {
+	if tensor.Accelerated() {
+		return 16384
+	}
+	return 4096
+}
 
 func TestPlantedValuesAreRepeatedExactly(t *testing.T) {
 	m := load(t)
-	s := newSpeaker(t, m, promptTokens/kv.PageTokens+2)
+	length := promptTokens()
+	s := newSpeaker(t, m, length/kv.PageTokens+2)
 	const facts = 100
-	text, keys, values := ledger(1, promptTokens-60, facts)
+	text, keys, values := ledger(1, length-len("+tell me of station 000 = "), facts)
 	shared := encode(text)
-	table := slots(0, promptTokens+16)
+	table := slots(0, length+16)
 	s.read(shared, 0, table)
 	exact := 0
 	for i, key := range keys {
@@ -225,7 +236,7 @@ func TestPlantedValuesAreRepeatedExactly(t *testing.T) {
 		}
 		exact++
 	}
-	t.Logf("%d of %d values exact at even depths of a prompt of %d tokens, least probability of a token %.15f", exact, facts, len(shared)+26, s.least)
+	t.Logf("%d of %d values exact at even depths of a prompt of %d tokens, least probability of a token %.15f", exact, facts, len(shared)+len("tell me of station 000 = "), s.least)
 	if s.least < 0.999999 {
 		t.Errorf("the least probability of a right token is %g, want 0.999999", s.least)
 	}
