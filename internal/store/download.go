@@ -30,6 +30,7 @@ const (
 	stallTimeout   = 60 * time.Second // without a byte, then the attempt is over
 	copyBytes      = 256 << 10
 	stateBytesMax  = 64 << 10
+	syncInterval   = 64 << 20 // bytes received between two syncs
 	backoffFirst   = 500 * time.Millisecond
 	backoffMax     = 8 * time.Second
 	redirectsMax   = 10
@@ -170,6 +171,9 @@ type partState struct {
 	ETag         string `json:"etag"`
 	LastModified string `json:"last_modified"`
 	Size         int64  `json:"size"` // of the whole file, -1 if unknown
+	// Synced is how many bytes survive a power failure. Only a digest could tell
+	// whether those behind them did.
+	Synced int64 `json:"synced"`
 }
 
 func (f *fetcher) open(a artifact, newSink func() (sink, error)) (*download, error) {
@@ -193,9 +197,26 @@ func (f *fetcher) open(a artifact, newSink func() (sink, error)) (*download, err
 	return d, nil
 }
 
+// close leaves what has arrived for the next fetch, unless it was taken away.
 func (d *download) close() {
 	d.sink.Abort()
+	if _, err := os.Stat(d.statePath()); err == nil && d.have > d.state.Synced {
+		_ = d.sync() // without it the next fetch has less to go on with
+	}
 	_ = d.part.Close()
+}
+
+// sync makes the bytes so far survive, and then the fact that they do.
+func (d *download) sync() error {
+	if err := d.part.Sync(); err != nil {
+		return err
+	}
+	d.state.Synced = d.have
+	text, err := json.Marshal(d.state)
+	if err != nil {
+		return err
+	}
+	return replaceFile(d.statePath(), text)
 }
 
 func (d *download) statePath() string { return filepath.Join(d.dir, d.a.key+".json") }
@@ -211,8 +232,15 @@ func (d *download) recall() error {
 		return fmt.Errorf("download: %w", err)
 	}
 	d.have = info.Size()
-	if d.ifRange() == "" && d.a.sha256 == "" {
+	if d.a.sha256 != "" {
+		return nil
+	}
+	if d.ifRange() == "" {
 		return d.drop()
+	}
+	d.have = min(d.have, d.state.Synced)
+	if err := d.part.Truncate(d.have); err != nil {
+		return fmt.Errorf("download: %w", err)
 	}
 	return nil
 }
@@ -346,11 +374,7 @@ func (d *download) acceptWhole(r *http.Response) error {
 	if err := d.checkSpace(); err != nil {
 		return err
 	}
-	text, err := json.Marshal(d.state)
-	if err == nil {
-		err = replaceFile(d.statePath(), text)
-	}
-	if err != nil {
+	if err := d.sync(); err != nil {
 		return fmt.Errorf("download: %w", err)
 	}
 	return nil
@@ -500,6 +524,11 @@ func (d *download) take(b []byte) error {
 		return err
 	}
 	d.seen = d.have
+	if d.have-d.state.Synced >= syncInterval {
+		if err := d.sync(); err != nil {
+			return err
+		}
+	}
 	d.report(Progress{Phase: Downloading, Done: d.have, Total: max(0, d.state.Size)})
 	return nil
 }
@@ -517,7 +546,7 @@ func (d *download) localError(err error) error {
 }
 
 func (d *download) finish() (fetched, error) {
-	if err := d.part.Sync(); err != nil {
+	if err := d.sync(); err != nil {
 		return fetched{}, fmt.Errorf("download %s: %w", d.where, err)
 	}
 	got := hex.EncodeToString(d.sum.Sum(nil))

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net/http"
@@ -185,6 +186,25 @@ func TestInterruptedPullGoesOnInTheNextOne(t *testing.T) {
 	mustHold(t, p.store, "tiny", content)
 	if got := o.requests()[1]; got != bytesRange(3000)+` "a"` {
 		t.Errorf("the second pull asked for %q, want the rest from byte 3000", got)
+	}
+}
+
+// Bytes that were never synced may be anything after a power failure: they count
+// only where a digest will tell.
+func TestUnsyncedBytesCountOnlyWithADigest(t *testing.T) {
+	content := tinyModel(t, 1)
+	for _, digest := range []string{"", digestOf(content)} {
+		o := serve(t, whole(content, `"a"`))
+		f := newFetcher(t.TempDir(), func(Progress) {})
+		writeFile(t, f.dir+"/k.part", append(bytes.Clone(content[:1000]), make([]byte, 500)...))
+		writeFile(t, f.dir+"/k.json", []byte(`{"etag":"\"a\"","size":200128,"synced":1000}`))
+		got, err := f.fetch(t.Context(), artifact{key: "k", address: o.URL, sha256: digest}, func() (sink, error) { return &magicSink{}, nil })
+		if digest == "" && (err != nil || got.sha256 != digestOf(content) || o.requests()[0] != bytesRange(1000)+` "a"`) {
+			t.Errorf("without a digest: got %+v, error %v, asked for %v; want the rest from byte 1000", got, err, o.requests())
+		}
+		if digest != "" && fault.Of(err) != fault.Corrupt {
+			t.Errorf("with a digest: error is %v, want that the zeros show", err)
+		}
 	}
 }
 

