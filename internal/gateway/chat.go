@@ -137,12 +137,17 @@ func (f *chatForm) logprobs(tokens []tokenText) *openai.ChatLogprobs {
 		top := make([]openai.TopLogprob, 0, len(t.logprob.Top))
 		for _, alternative := range t.logprob.Top {
 			bytes := f.call.gateway.parts.Text.Piece(alternative.Token)
-			top = append(top, openai.TopLogprob{Token: printable(bytes), Logprob: alternative.Logprob, Bytes: bytes})
+			top = append(top, openai.TopLogprob{Token: printable(bytes), Logprob: sayable(alternative.Logprob), Bytes: bytes})
 		}
-		l.Content = append(l.Content, openai.TokenLogprob{Token: printable(t.bytes), Logprob: t.logprob.Logprob, Bytes: t.bytes, Top: top})
+		l.Content = append(l.Content, openai.TokenLogprob{Token: printable(t.bytes), Logprob: sayable(t.logprob.Logprob), Bytes: t.bytes, Top: top})
 	}
 	return l
 }
+
+// logprobMin stands for the logarithm of zero, which JSON has no number for.
+const logprobMin = -9999
+
+func sayable(logprob float32) float32 { return max(logprob, logprobMin) }
 
 // printable is a token's bytes as valid UTF-8; its exact bytes stand beside it.
 func printable(bytes []byte) string { return strings.ToValidUTF8(string(bytes), "\uFFFD") }

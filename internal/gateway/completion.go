@@ -112,14 +112,14 @@ func (f *completionForm) logprobs(tokens []tokenText) *openai.CompletionLogprobs
 	l := &openai.CompletionLogprobs{Tokens: []string{}, TokenLogprobs: []float32{}, TopLogprobs: []map[string]float32{}, TextOffset: []int{}}
 	for _, t := range tokens {
 		l.Tokens = append(l.Tokens, spelling(t.bytes))
-		l.TokenLogprobs = append(l.TokenLogprobs, t.logprob.Logprob)
+		l.TokenLogprobs = append(l.TokenLogprobs, sayable(t.logprob.Logprob))
 		l.TextOffset = append(l.TextOffset, t.charOffset)
 		top := map[string]float32{}
 		for _, alternative := range t.logprob.Top {
 			name := spelling(f.call.gateway.parts.Text.Piece(alternative.Token))
 			// Of two tokens with one spelling the likelier, which comes first, stands.
 			if _, taken := top[name]; !taken {
-				top[name] = alternative.Logprob
+				top[name] = sayable(alternative.Logprob)
 			}
 		}
 		l.TopLogprobs = append(l.TopLogprobs, top)

@@ -47,9 +47,10 @@ type Config struct {
 	WriteTimeout   time.Duration
 	OutboxBytesMax int
 
-	// FreshFor is how old a worker's state may be, AvoidFor how long a worker
-	// that was lost is taken last.
+	// FreshFor is how old a worker's state may be. A worker that was lost is not
+	// taken for LostFor, and taken last for AvoidFor, unless it has started anew.
 	FreshFor time.Duration
+	LostFor  time.Duration
 	AvoidFor time.Duration
 	// ReadyFor is how old the last real transfer may be; a pair that carried none
 	// for ProbeEvery is probed, for at most ProbeTimeout.
@@ -73,7 +74,7 @@ func Default() Config {
 		QueueMax: 1024, TenantQueueMax: 256, QueueTimeout: 30 * time.Second, OutageTimeout: 3 * time.Second,
 		RetryAfter: 2 * time.Second, BusyRetriesMax: 6, BusyBackoff: 50 * time.Millisecond,
 		KeepAlive: 10 * time.Second, WriteTimeout: 20 * time.Second, OutboxBytesMax: 256 << 10,
-		FreshFor: 5 * time.Second, AvoidFor: 5 * time.Second,
+		FreshFor: 5 * time.Second, LostFor: time.Second, AvoidFor: 5 * time.Second,
 		ReadyFor: 30 * time.Second, ProbeEvery: 10 * time.Second, ProbeTimeout: 10 * time.Second,
 		HeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, HeaderBytesMax: 64 << 10, DrainTimeout: 30 * time.Second,
 	}
@@ -104,7 +105,7 @@ func (c Config) Validate() error {
 	}{
 		{"body timeout", c.BodyTimeout}, {"request timeout", c.RequestTimeout}, {"queue timeout", c.QueueTimeout},
 		{"outage timeout", c.OutageTimeout}, {"retry after", c.RetryAfter}, {"busy back-off", c.BusyBackoff},
-		{"keep-alive", c.KeepAlive}, {"write timeout", c.WriteTimeout}, {"fresh for", c.FreshFor}, {"avoid for", c.AvoidFor},
+		{"keep-alive", c.KeepAlive}, {"write timeout", c.WriteTimeout}, {"fresh for", c.FreshFor}, {"lost for", c.LostFor}, {"avoid for", c.AvoidFor},
 		{"ready for", c.ReadyFor}, {"probe every", c.ProbeEvery}, {"probe timeout", c.ProbeTimeout},
 		{"header timeout", c.HeaderTimeout}, {"idle timeout", c.IdleTimeout}, {"drain timeout", c.DrainTimeout},
 	} {

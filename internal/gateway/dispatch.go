@@ -276,7 +276,7 @@ func (d *dispatcher) lost(w router.Worker) {
 // rules are those of the served limit now.
 func (d *dispatcher) rules(members []cluster.Member) router.Rules {
 	limit := admission.Effective(d.config.ContextTokens, capacities(members))
-	return router.Rules{FreshFor: d.config.FreshFor, AvoidFor: d.config.AvoidFor, LimitTokens: limit.Tokens}
+	return router.Rules{FreshFor: d.config.FreshFor, LostFor: d.config.LostFor, AvoidFor: d.config.AvoidFor, LimitTokens: limit.Tokens}
 }
 
 // candidates splits the members by role. Requires mu.

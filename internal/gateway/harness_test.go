@@ -90,7 +90,7 @@ func newBench(t *testing.T, s setup) *bench {
 	}
 	config := Default()
 	config.Model, config.ReserveTokens = "echo", 100
-	config.BusyBackoff, config.OutageTimeout = time.Millisecond, 50*time.Millisecond
+	config.BusyBackoff, config.OutageTimeout, config.LostFor = time.Millisecond, time.Second, time.Millisecond
 	if s.config != nil {
 		s.config(&config)
 	}

@@ -113,6 +113,30 @@ func TestRetryTakesAnotherWorker(t *testing.T) {
 	}
 }
 
+// The only worker dies; the retry isn't spent on the dead one, whose last state
+// still looks well, but waits for it to start anew.
+func TestRetryWaitsForARestart(t *testing.T) {
+	b := newBench(t, setup{config: func(c *Config) { c.LostFor, c.OutageTimeout = time.Hour, time.Hour }})
+	b.cluster.setHook(dies(cluster.Decode, cluster.Committed, 1))
+	answered := make(chan int)
+	go func() {
+		status, _ := b.answer("/v1/chat/completions", chat("hello"))
+		answered <- status
+	}()
+	b.until(func() bool {
+		b.gateway.dispatch.mu.Lock()
+		defer b.gateway.dispatch.mu.Unlock()
+		return len(b.gateway.dispatch.losses) > 0 && b.gateway.dispatch.queue.Len() > 0
+	})
+	b.cluster.change(func(m []cluster.Member) { m[1].Epoch = 77 })
+	if status := <-answered; status != 200 {
+		t.Errorf("status %d, want 200", status)
+	}
+	if jobs := b.cluster.jobs; len(jobs) != 2 || jobs[1].DecodeEpoch != 77 {
+		t.Errorf("%d attempts, the last in epoch %d; want 2, the last in 77", len(jobs), jobs[len(jobs)-1].DecodeEpoch)
+	}
+}
+
 // stalls holds decode at its third token until the job is cancelled.
 func stalls(reached chan<- struct{}) hook {
 	return func(ctx context.Context, _ cluster.Job, role cluster.Role, e *cluster.Event) error {
@@ -226,7 +250,7 @@ func TestDeadline(t *testing.T) {
 }
 
 func TestOutageIsToldSoon(t *testing.T) {
-	b := newBench(t, setup{})
+	b := newBench(t, setup{config: func(c *Config) { c.OutageTimeout = time.Millisecond }})
 	b.cluster.change(func(m []cluster.Member) { m[0].Up = false })
 	resp := b.do("/v1/chat/completions", chat("hello", `"stream":true`))
 	status, text := b.read(resp)

@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"slices"
+
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
 	"github.com/bulkhead-kv/bulkhead/internal/fault"
 	"github.com/bulkhead-kv/bulkhead/kv"
@@ -128,6 +130,8 @@ func (v *verdict) token(e *cluster.Event) error {
 		return v.fail(checkToken, "token %d has an id outside of the vocabulary of %d", e.Index, v.vocabulary)
 	case (e.Logprob != nil) != (v.job.Sampling.Logprobs != cluster.NoLogprobs):
 		return v.fail(checkToken, "token %d has logprobs that were not asked for, or lacks them", e.Index)
+	case e.Logprob != nil && !areLogarithms(e.Logprob):
+		return v.fail(checkToken, "token %d has a logprob that is not the logarithm of a probability", e.Index)
 	case e.Logprob != nil && e.Logprob.Token != e.Token:
 		return v.fail(checkToken, "token %d has the logprobs of another token", e.Index)
 	}
@@ -146,3 +150,12 @@ func (v *verdict) end(e *cluster.Event) error {
 	}
 	return nil
 }
+
+// areLogarithms says that no value is NaN or infinitely large. Rounding may lift
+// one a little over 0.
+func areLogarithms(l *cluster.TokenLogprobs) bool {
+	ok := func(v float32) bool { return v <= logprobMax } // false for NaN
+	return ok(l.Logprob) && !slices.ContainsFunc(l.Top, func(t cluster.Logprob) bool { return !ok(t.Logprob) })
+}
+
+const logprobMax = 1e-3

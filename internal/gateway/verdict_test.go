@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"math"
 	"strings"
 	"testing"
 
@@ -113,6 +114,36 @@ func TestForgedEventsFailTheRequest(t *testing.T) {
 	}
 	if text := b.logs.String(); !strings.Contains(text, "request failed") || strings.Contains(text, "WXYZ") {
 		t.Error("the log lacks the failures, or holds text of a prompt")
+	}
+}
+
+// A logprob that is NaN is a fault, minus infinity is a number that JSON has.
+func TestLogprobsThatAreNoNumbers(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		logprob float64
+		status  int
+		says    string
+	}{
+		{"NaN", math.NaN(), 500, "integrity_check_failed"},
+		{"infinity", math.Inf(1), 500, "integrity_check_failed"},
+		{"minus infinity", math.Inf(-1), 200, `"logprob":-9999,`},
+	} {
+		for _, top := range []bool{false, true} {
+			b := newBench(t, setup{})
+			b.cluster.setHook(func(_ context.Context, _ cluster.Job, _ cluster.Role, e *cluster.Event) error {
+				if e.Kind == cluster.Token && top {
+					e.Logprob.Top[0].Logprob = float32(c.logprob)
+				} else if e.Kind == cluster.Token {
+					e.Logprob.Logprob = float32(c.logprob)
+				}
+				return nil
+			})
+			status, text := b.answer("/v1/chat/completions", chat("a", `"logprobs":true`, `"top_logprobs":1`))
+			if status != c.status || !strings.Contains(text, c.says) {
+				t.Errorf("%s, alternative %v: status %d, body %s; want %d with %s", c.name, top, status, text, c.status, c.says)
+			}
+		}
 	}
 }
 

@@ -27,11 +27,11 @@ type Worker struct {
 	UsableTokens int       // longest sequence it can hold now
 	UsablePages  int
 	PageTokens   int
-	QueuedTokens int // prompt tokens it said it has not computed yet
-	HeldPages    int // pages that requests of this gateway hold there
-	HeldTokens   int // tokens of work that this gateway has given it and not seen done
-	LastFailure  time.Time
-	UnseenPeers  []string // nodes that it says it has no link to
+	QueuedTokens int       // prompt tokens it said it has not computed yet
+	HeldPages    int       // pages that requests of this gateway hold there
+	HeldTokens   int       // tokens of work that this gateway has given it and not seen done
+	LastFailure  time.Time // when it was lost, in this epoch
+	UnseenPeers  []string  // nodes that it says it has no link to
 }
 
 // Need is what a request takes.
@@ -43,7 +43,8 @@ type Need struct {
 // Rules bounds the choice.
 type Rules struct {
 	FreshFor    time.Duration // a state older than this is stale
-	AvoidFor    time.Duration // a worker that failed this recently is taken last
+	LostFor     time.Duration // a worker that was lost this recently is not taken: its state may be older than its death
+	AvoidFor    time.Duration // a worker that was lost this recently is taken last
 	LimitTokens int           // the served limit
 }
 
@@ -94,6 +95,8 @@ func (w Worker) Excluded(now time.Time, rules Rules) string {
 		return "no epoch known"
 	case now.Sub(w.Seen) > rules.FreshFor:
 		return "its state is stale"
+	case !w.LastFailure.IsZero() && now.Sub(w.LastFailure) < rules.LostFor:
+		return "lost a moment ago"
 	case w.Draining:
 		return "draining"
 	case w.UsableTokens < rules.LimitTokens:

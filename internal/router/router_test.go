@@ -13,7 +13,7 @@ import (
 
 var (
 	noon  = time.Date(2026, 12, 1, 12, 0, 0, 0, time.UTC)
-	rules = Rules{FreshFor: 5 * time.Second, AvoidFor: 10 * time.Second, LimitTokens: 1000}
+	rules = Rules{FreshFor: 5 * time.Second, AvoidFor: 10 * time.Second, LostFor: time.Millisecond, LimitTokens: 1000}
 	need  = Need{PromptTokens: 100, StoredTokens: 160}
 )
 
@@ -37,6 +37,7 @@ func TestExclusions(t *testing.T) {
 		{"down", func(w *Worker) { w.Up = false }, fault.Unavailable, "bad: not connected"},
 		{"never reached", func(w *Worker) { w.Epoch = 0 }, fault.Unavailable, "bad: no epoch"},
 		{"stale", func(w *Worker) { w.Seen = noon.Add(-6 * time.Second) }, fault.Unavailable, "bad: its state is stale"},
+		{"just lost", func(w *Worker) { w.LastFailure = noon }, fault.Unavailable, "bad: lost a moment ago"},
 		{"draining", func(w *Worker) { w.Draining = true }, fault.Unavailable, "bad: draining"},
 		{"below the limit", func(w *Worker) { w.UsableTokens = 999 }, fault.Unavailable, "bad: holds 999 tokens, 1000 are served"},
 		{"other weights", func(w *Worker) { w.Fingerprint = kv.Fingerprint{2} }, fault.Unavailable, "don't pair"},
