@@ -104,6 +104,7 @@ func testKilled(t *testing.T, tr Transport) {
 type report struct {
 	aborts, landed, refused, corrupted int
 	fences                             []time.Duration
+	spun                               uint64 // see wait
 }
 
 // aborts is how many transfers a storm aborts: BULKHEAD_STORM, or 1,000, or 200
@@ -187,7 +188,7 @@ func (n *node) abort(random *rand.Rand, g grant, r *report) {
 		n.expect(transport.Landed)
 		r.landed++
 	}
-	wait(random.IntN(20000))
+	r.spun ^= wait(random.IntN(20000))
 	begun := time.Now()
 	n.link.Fence(g.X)
 	closed := false
@@ -216,16 +217,14 @@ func (r *report) count(e transport.Event) {
 	}
 }
 
-// spun keeps wait's loop from being optimized away.
-var spun uint64
-
-// wait passes a moment shorter than any timer's.
-func wait(rounds int) {
+// wait passes a moment shorter than any timer's. Its result is of no meaning, and
+// keeps the loop from being optimized away.
+func wait(rounds int) uint64 {
 	x := uint64(rounds)
 	for range rounds {
 		x = x*6364136223846793005 + 1
 	}
-	spun = x
+	return x
 }
 
 // takeOver writes the next owner's bytes into a grant's slots.
