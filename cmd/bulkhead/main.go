@@ -39,7 +39,7 @@ func execute(args []string, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "bulkhead: %s (see %q)\n", oneLine(err), cmd.CommandPath()+" --help")
 		return exitUsage
 	case errors.Is(err, context.Canceled):
-		fmt.Fprintf(stderr, "bulkhead: %s\n", strings.TrimSuffix(oneLine(err), ": "+context.Canceled.Error()))
+		fmt.Fprintf(stderr, "bulkhead: %s\n", strings.ReplaceAll(oneLine(err), context.Canceled.Error(), "interrupted"))
 		return exitInterrupted
 	}
 	fmt.Fprintf(stderr, "bulkhead: %s\n", oneLine(err))

@@ -64,7 +64,7 @@ func newPull() *cobra.Command {
 		m, err := store.NewPuller(s, os.Getenv).Pull(ctx, args[0], *name, view.report)
 		view.end()
 		if errors.Is(err, context.Canceled) {
-			return fmt.Errorf("pull %s: interrupted, the same command goes on from here: %w", args[0], err)
+			return fmt.Errorf("pull %s: the same command goes on from here: %w", args[0], context.Canceled)
 		}
 		if err != nil {
 			return err
