@@ -43,6 +43,11 @@ type Link interface {
 	// must stay as they are. When it returns an error none follows.
 	Write(Page) error
 
+	// Drop takes back the pages of x that are queued and not being sent (source);
+	// each has its Written, not OK. It keeps an aborted transfer's pages from
+	// standing in the way of others.
+	Drop(x kv.TransferID)
+
 	// Open lets the pages of a grant land (target). It must be called before the
 	// GRANT is sent. An error is the caller's mistake; on a link that has ended,
 	// whose Down is on its way, there is none, and nothing lands.

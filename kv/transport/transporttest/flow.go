@@ -43,6 +43,57 @@ func testSlowReader(t *testing.T, tr Transport) {
 	<-drained
 }
 
+func testDrop(t *testing.T, tr Transport) {
+	target, source := newTarget(t, tr), newSource(t)
+	target.events = make(chan transport.Event)
+	target.config.Events, target.config.PendingMax = target.events, 1
+	source.events = make(chan transport.Event, 1<<16)
+	source.config.Events = source.events
+	join(t, tr, target, source)
+	same := make([]byte, layout.BodyBytes())
+	// So many pages that most of them are still queued when nobody takes events.
+	const rounds = 100
+	aborted, other := granted(1, 0, 40), granted(2, 50, 2)
+	target.open(aborted)
+	target.open(other)
+	for range rounds {
+		for i := range aborted.Pages {
+			source.write(aborted.tag(i), same)
+		}
+	}
+	source.write(other.tag(0), other.body(0))
+	source.send(mark(1))
+	source.link.Drop(aborted.X)
+	source.link.Drop(aborted.X)
+	written, dropped := 0, 0
+	arrived := 0
+	for {
+		e := <-target.events
+		if e.Kind == transport.Message {
+			break
+		}
+		if e.X == other.X && e.Kind == transport.Landed {
+			continue
+		}
+		arrived++
+	}
+	for written+dropped < rounds*len(aborted.Pages)+1 {
+		if e := source.expect(transport.Written); e.OK {
+			written++
+		} else if dropped++; e.X != aborted.X {
+			t.Errorf("a page of %v was dropped with those of %v", e.X, aborted.X)
+		}
+	}
+	if arrived+1 != written {
+		t.Errorf("%d pages of the aborted transfer arrived and %d were sent", arrived, written-1)
+	}
+	if dropped == 0 {
+		t.Error("no page was dropped, though most can't have been sent")
+	}
+	target.checkPage(other.tag(0), other.body(0))
+	part(target, source)
+}
+
 func testQueueFull(t *testing.T, tr Transport) {
 	target, source := newTarget(t, tr), newSource(t)
 	target.events = make(chan transport.Event)

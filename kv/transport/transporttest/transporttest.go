@@ -69,6 +69,7 @@ func Run(t *testing.T, tr Transport) {
 		{"the end of a link is the end of all it could write", testDown},
 		{"a restarted peer cannot write what its old self was granted", testEpochBump},
 		{"a slow taker of events loses nothing", testSlowReader},
+		{"dropped pages are not sent and stand in nobody's way", testDrop},
 		{"a queue that is full ends the link and accounts for every page", testQueueFull},
 		{"close does not wait for the taker of events", testClose},
 		{"a source opens no grants and a target writes no pages", testRoles},

@@ -3,6 +3,7 @@ package session
 import (
 	"sync"
 
+	"github.com/bulkhead-kv/bulkhead/kv"
 	"github.com/bulkhead-kv/bulkhead/kv/transport"
 )
 
@@ -74,6 +75,23 @@ func (q *queue) take(batch []item, max int) []item {
 		q.items = nil
 	}
 	return batch
+}
+
+// drop removes the pages of x and returns them.
+func (q *queue) drop(x kv.TransferID) (dropped []item) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	kept := q.items[:0]
+	for _, i := range q.items {
+		if i.isPage() && i.page.Tag.Transfer == x {
+			dropped = append(dropped, i)
+			continue
+		}
+		kept = append(kept, i)
+	}
+	clear(q.items[len(kept):])
+	q.items = kept
+	return dropped
 }
 
 func (q *queue) close() {

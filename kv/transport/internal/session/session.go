@@ -123,6 +123,13 @@ func (s *Session) Write(p transport.Page) error {
 	return s.enqueue(item{page: p})
 }
 
+// Drop implements transport.Link.
+func (s *Session) Drop(x kv.TransferID) {
+	for _, dropped := range s.queue.drop(x) {
+		s.reportWritten(dropped, false)
+	}
+}
+
 // Note queues a carrier's note, of at most NoteBytesMax and not empty.
 func (s *Session) Note(note []byte) error { return s.enqueue(item{note: note}) }
 
