@@ -6,17 +6,15 @@ import (
 	"testing"
 )
 
-// attend computes one column's attention over pages, as an engine does: scores page by page, softmax, values page by page.
+// attend computes the attention of some columns over pages, as an engine does.
 func attend(k, v [][]uint16, q []float32, dim, extent int, scale float32) []float32 {
-	s := make([]float32, len(k)*PageTokens)
-	for b := range k {
-		AttnQK(k[b], q, dim, 1, s[b*PageTokens:], len(s), dim)
+	cols, ld := len(q)/dim, len(k)*PageTokens
+	s, out := make([]float32, cols*ld), make([]float32, cols*dim)
+	AttnQKPages(k, 0, q, dim, cols, s, ld, dim)
+	for c := range cols {
+		Softmax(s[c*ld:][:ld], extent, scale)
 	}
-	Softmax(s, extent, scale)
-	out := make([]float32, dim)
-	for b := range v {
-		AttnAV(v[b], dim, s[b*PageTokens:], len(s), 1, out, dim, dim, min(PageTokens, max(0, extent-b*PageTokens)))
-	}
+	AttnAVPages(v, 0, dim, s, ld, cols, out, dim, dim, extent)
 	return out
 }
 
@@ -30,9 +28,8 @@ func TestAttentionIgnoresWhatLiesBeyondTheExtent(t *testing.T) {
 		"foreign":  func(i int) uint16 { return uint16(i*7919 + 1) },
 		"zero":     func(int) uint16 { return 0 },
 	}
-	q := randomFloats(newRNG(1), dim)
 	for extent := 1; extent < 2*PageTokens; extent++ {
-		var want []float32
+		want := map[int][]float32{}
 		for name, g := range garbage {
 			var k, v [][]uint16
 			for b := range 2 {
@@ -45,12 +42,14 @@ func TestAttentionIgnoresWhatLiesBeyondTheExtent(t *testing.T) {
 					}
 				}
 			}
-			got := attend(k, v, q, dim, extent, 0.125)
-			if want == nil {
-				want = got
-			}
-			if d := firstDifference(got, want); d >= 0 || got[0] != got[0] {
-				t.Errorf("extent %d: %s beyond it changes value %d", extent, name, d)
+			for _, cols := range []int{1, 2, 3, 6, 8} {
+				got := attend(k, v, randomFloats(newRNG(1), cols*dim), dim, extent, 0.125)
+				if want[cols] == nil {
+					want[cols] = got
+				}
+				if d := firstDifference(got, want[cols]); d >= 0 || got[0] != got[0] {
+					t.Errorf("extent %d, %d columns: %s beyond it changes value %d", extent, cols, name, d)
+				}
 			}
 		}
 	}
