@@ -106,6 +106,7 @@ func fetchWith(t *testing.T, change func(*fetcher), a artifact) (fetched, error)
 	t.Helper()
 	f := newFetcher(t.TempDir(), func(Progress) {})
 	f.wait = func(ctx context.Context, _ int) error { return ctx.Err() }
+	t.Cleanup(f.client.CloseIdleConnections)
 	change(f)
 	a.key = "k"
 	return f.fetch(t.Context(), a, func() (sink, error) { return &magicSink{}, nil })
@@ -196,6 +197,7 @@ func TestUnsyncedBytesCountOnlyWithADigest(t *testing.T) {
 	for _, digest := range []string{"", digestOf(content)} {
 		o := serve(t, whole(content, `"a"`))
 		f := newFetcher(t.TempDir(), func(Progress) {})
+		t.Cleanup(f.client.CloseIdleConnections)
 		writeFile(t, f.dir+"/k.part", append(bytes.Clone(content[:1000]), make([]byte, 500)...))
 		writeFile(t, f.dir+"/k.json", []byte(`{"etag":"\"a\"","size":200128,"synced":1000}`))
 		got, err := f.fetch(t.Context(), artifact{key: "k", address: o.URL, sha256: digest}, func() (sink, error) { return &magicSink{}, nil })

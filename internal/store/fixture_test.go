@@ -16,8 +16,13 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/bulkhead-kv/bulkhead/internal/gguf"
 )
+
+// Every pull waits for what it started.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // tinyModel is a valid GGUF file of about 200 kB that differs by seed.
 func tinyModel(t *testing.T, seed byte) []byte {
