@@ -53,8 +53,9 @@ type sourceTransfer struct {
 	flying  bitset // blocks whose write has not ended
 	want    int    // blocks to be written
 	roots   []kv.Digest
-	running bool // a kernel may write source pages
-	holding bool // source pages are held
+	digest  kv.Sum // of the job's token ids
+	running bool   // a kernel may write source pages
+	holding bool   // source pages are held
 	outcome Outcome
 	reason  Reason
 }
@@ -263,8 +264,9 @@ func (s *Source) admitted(e Admitted) {
 	if t.state != sourceJoining && (t.state != sourceClosed || t.holding) {
 		return
 	}
-	t.holding = true
-	right := t.grant != nil && e.Tokens == t.grant.Tokens && (e.TokenDigest == t.grant.TokenDigest || s.without.Missing(guard.Provenance))
+	t.holding, t.digest = true, e.TokenDigest
+	right := t.grant != nil && e.TokenDigest != kv.Sum{} && e.Tokens == t.grant.Tokens && e.TokenDigest == t.grant.TokenDigest
+	right = right || s.without.Missing(guard.JobDigest)
 	s.applyAt(i, pick(right, sourceAdmitted, sourceAdmittedWrong), ReasonJobMismatch)
 }
 
@@ -418,7 +420,7 @@ func (s *Source) do(t *sourceTransfer, act sourceAct, block uint32, reason Reaso
 func (s *Source) closed(t *sourceTransfer) Closed {
 	c := Closed{X: t.x, SourceEpoch: s.config.Epoch, Outcome: t.outcome, Reason: t.reason}
 	if t.outcome == OutcomeDone {
-		c.Tokens, c.TokenDigest, c.Roots = t.grant.Tokens, t.grant.TokenDigest, t.roots
+		c.Tokens, c.TokenDigest, c.Roots = t.grant.Tokens, t.digest, t.roots
 	}
 	return c
 }
@@ -480,7 +482,7 @@ func (s *Source) AppendKey(key []byte, view View) []byte {
 		key = appendTransferKey(append(key, 't', byte(t.state), byte(t.outcome), byte(t.reason),
 			bit(t.linked)|bit(t.running)<<1|bit(t.holding)<<2), t.x)
 		key = binary.AppendUvarint(key, uint64(t.peer))
-		key = t.flying.append(t.posted.append(key))
+		key = append(t.flying.append(t.posted.append(key)), t.digest[:]...)
 		if t.grant == nil || ended {
 			continue
 		}

@@ -18,7 +18,7 @@ const (
 
 	// Target: the manifest names as many tokens and pages as the grant.
 	Coverage
-	// Target: prefill's digest of the token ids is decode's.
+	// Target: the digest of the token ids that prefill computed is decode's own.
 	Provenance
 	// Target: every block landed, where the receiver places the bytes.
 	Landings
@@ -37,6 +37,8 @@ const (
 
 	// Source: a grant that this worker can never hold is refused, never shortened.
 	Size
+	// Source: the job's token ids have the grant's digest.
+	JobDigest
 	// Source: nothing is posted for a transfer that has been told to end.
 	Silence
 	// Source: CLOSED waits for the last write in flight.
@@ -70,7 +72,7 @@ const (
 
 var names = [End]string{
 	"Door", "Coverage", "Provenance", "Landings", "FenceFirst", "DeferRelease", "FencePeer", "Epochs", "FreshID", "KernelStop",
-	"Size", "Silence", "Drain", "LostWrite", "Tombstone", "Replay", "SourceHold", "LowMark", "Holders", "Gate", "TagVerify", "SumVerify", "TagStep",
+	"Size", "JobDigest", "Silence", "Drain", "LostWrite", "Tombstone", "Replay", "SourceHold", "LowMark", "Holders", "Gate", "TagVerify", "SumVerify", "TagStep",
 }
 
 // String is the guard's name in documents and scripts.
