@@ -77,15 +77,28 @@ type part struct {
 	lo, hi int
 }
 
-// attend computes the batch's attention in one layer.
-func (e *Engine) attend(t *tensor.Thread, layer int) {
+// listLeaves collects the leaves that the batch's attention reads in a layer.
+func (e *Engine) listLeaves(layer int) {
+	e.leaves = e.leaves[:0]
+	for i := range e.batch.runs {
+		r := &e.batch.runs[i]
+		r.leaf = len(e.leaves)
+		last := &e.batch.tokens[r.hi-1]
+		for _, slot := range last.row.Pages[:last.pos/kv.PageTokens+1] {
+			e.leaves = append(e.leaves, e.leaf(slot, layer))
+		}
+	}
+}
+
+// attend computes the batch's attention in the layer whose leaves are listed.
+func (e *Engine) attend(t *tensor.Thread) {
 	n := 0
 	for _, r := range e.batch.runs {
 		n += e.parts(r) * e.layout.KVHeads
 	}
 	t.Each(n, 1, func(lo, hi int) {
 		for i := lo; i < hi; i++ {
-			e.attendPart(&e.own[t.ID], e.part(n-1-i), layer) // the longest first
+			e.attendPart(&e.own[t.ID], e.part(n-1-i)) // the longest first
 		}
 	})
 }
@@ -123,34 +136,26 @@ func (e *Engine) part(i int) part {
 }
 
 // attendPart computes softmax(Q K / sqrt(dim)) V for a part's columns.
-func (e *Engine) attendPart(own *ownMemory, p part, layer int) {
+func (e *Engine) attendPart(own *ownMemory, p part) {
 	shape := &e.model.Config
-	cols, group := p.hi-p.lo, e.group()
+	cols, group, dim := p.hi-p.lo, e.group(), shape.ValueDim
 	first := &e.batch.tokens[p.run.lo+p.lo/group]
 	last := &e.batch.tokens[p.run.lo+(p.hi-1)/group]
-	pages := last.row.Pages[:last.pos/kv.PageTokens+1]
-	length := len(pages) * kv.PageTokens
+	leaves := e.leaves[p.run.leaf:][:last.pos/kv.PageTokens+1]
+	length := len(leaves) * kv.PageTokens
+	keys := p.head * shape.KeyDim * kv.PageTokens
+	values := shape.KVHeads*shape.KeyDim*kv.PageTokens + p.head*dim*kv.PageTokens
 	e.gather(own, p)
-	for i, slot := range pages {
-		k := e.keys(e.leaf(slot, layer), p.head)
-		tensor.AttnQK(k, own.query, shape.KeyDim, cols, own.scores[i*kv.PageTokens:], length, shape.KeyDim)
-	}
+	tensor.AttnQKPages(leaves, keys, own.query, shape.KeyDim, cols, own.scores, length, shape.KeyDim)
 	for c := range cols {
 		tensor.Softmax(own.scores[c*length:][:length], e.column(p, c).pos+1, e.scale)
 	}
-	clear(own.sums[:cols*shape.ValueDim])
+	clear(own.sums[:cols*dim])
 	whole := (first.pos + 1) / kv.PageTokens // pages that all columns see all of
-	for i, slot := range pages {
-		v := e.values(e.leaf(slot, layer), p.head)
-		if i < whole {
-			tensor.AttnAV(v, shape.ValueDim, own.scores[i*kv.PageTokens:], length, cols, own.sums, shape.ValueDim, shape.ValueDim, kv.PageTokens)
-			continue
-		}
-		for c := range cols {
-			seen := kv.ExtentAt(e.column(p, c).pos+1, i)
-			tensor.AttnAV(v, shape.ValueDim, own.scores[c*length+i*kv.PageTokens:], length, 1,
-				own.sums[c*shape.ValueDim:], shape.ValueDim, shape.ValueDim, seen)
-		}
+	tensor.AttnAVPages(leaves, values, dim, own.scores, length, cols, own.sums, dim, dim, whole*kv.PageTokens)
+	for c := range cols {
+		rest := e.column(p, c).pos + 1 - whole*kv.PageTokens
+		tensor.AttnAVPages(leaves[whole:], values, dim, own.scores[c*length+whole*kv.PageTokens:], length, 1, own.sums[c*dim:], dim, dim, rest)
 	}
 	e.scatter(own, p)
 }

@@ -22,8 +22,9 @@ type span struct {
 	hash   bool
 }
 
-// run is the tokens lo to hi-1 of a batch, which are one row's.
-type run struct{ lo, hi int }
+// run is the tokens lo to hi-1 of a batch, which are one row's. Its pages' leaves
+// stand in the engine's list from leaf on.
+type run struct{ lo, hi, leaf int }
 
 // batch is the tokens of a step, row after row.
 type batch struct {

@@ -113,6 +113,7 @@ type Engine struct {
 	own    []ownMemory  // by thread
 	shared *tensor.Acts // of a step whose tokens don't fit one tile
 	batch  batch
+	leaves [][]uint16 // of the layer at hand: run after run, each page that its tokens see
 	// Activations, [token][columns].
 	x, qkv, attn, hidden []float32
 	logits               []float32 // [LogitsMax][vocabulary]; nil until first wanted

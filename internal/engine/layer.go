@@ -40,7 +40,8 @@ func (e *Engine) keysAndValues(layer int) {
 // attention adds the attention of one layer to x.
 func (e *Engine) attention(layer int) {
 	shape, w := &e.model.Config, &e.model.Layers[layer]
-	e.team.Run(func(t *tensor.Thread) { e.attend(t, layer) })
+	e.listLeaves(layer)
+	e.team.Run(e.attend)
 	attn := shape.AttnCols()
 	values := func(_ *tensor.Thread, i int) []float32 { return e.attn[i*attn:][:attn] }
 	e.product(w.Output, len(e.batch.tokens), values, func(t *tensor.Thread, acts *tensor.Acts) {
