@@ -163,6 +163,7 @@ func newGateway() *cobra.Command {
 	f := addNodeFlags(cmd)
 	cmd.Flags().String("tenants", "", "tenants file (default: tenants.json in the data folder)")
 	timeout := cmd.Flags().Duration("timeout", 10*time.Minute, "longest time from admission to the end of an answer")
+	queue := cmd.Flags().Duration("queue-timeout", 30*time.Second, "longest wait for room at the workers")
 	reserve := cmd.Flags().Int("reserve", 1024, "tokens of output granted to a request that names no maximum")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		file, err := f.file()
@@ -188,7 +189,7 @@ func newGateway() *cobra.Command {
 		ctx, drain, stop := drainable(cmd.Context(), parent.Supervised())
 		defer stop()
 		return node.RunGateway(ctx, node.GatewayOptions{File: file, Home: home, Ledger: f.ledgerDir(home, file.Gateway.Name), Tenants: tenants,
-			Reserve: *reserve, Timeout: *timeout, Ready: parent.Ready, Alive: alive(parent), Drain: drain, DrainMax: *f.drain, Log: log})
+			Reserve: *reserve, Timeout: *timeout, QueueTimeout: *queue, Ready: parent.Ready, Alive: alive(parent), Drain: drain, DrainMax: *f.drain, Log: log})
 	}
 	return cmd
 }

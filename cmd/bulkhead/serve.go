@@ -56,6 +56,7 @@ func newServe() *cobra.Command {
 	flags.StringVar(&o.Ledger, "ledger", "", "folder of the ledgers (default: ledger in the data folder)")
 	flags.StringVar(&o.ReadyFile, "ready-file", "", "file to write, in JSON, once the server is ready")
 	flags.DurationVar(&o.Timeout, "timeout", 10*time.Minute, "longest time from admission to the end of an answer")
+	flags.DurationVar(&o.QueueTimeout, "queue-timeout", 30*time.Second, "longest wait for room at the workers")
 	flags.DurationVar(&o.DrainMax, "drain", 30*time.Second, "how long running answers may go on at the end")
 	flags.StringVar(&o.LogLevel, "log-level", "warn", "debug, info, warn or error")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

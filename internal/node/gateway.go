@@ -25,13 +25,15 @@ type GatewayOptions struct {
 	Tenants string // file of tenants and their hashed keys
 	Owner   string // owned_by in /v1/models
 	// Reserve is the output granted to requests that name no maximum, in tokens; 0: the default.
-	Reserve  int
-	Timeout  time.Duration              // of a request; 0: the default
-	Ready    func(address string) error // called once, when the gateway listens and a pair of workers can serve
-	Alive    func()                     // called about once a second
-	Drain    <-chan struct{}            // closed when the gateway shall end
-	DrainMax time.Duration
-	Log      *slog.Logger
+	Reserve int
+	Timeout time.Duration              // of a request; 0: the default
+	Ready   func(address string) error // called once, when the gateway listens and a pair of workers can serve
+	// QueueTimeout bounds the wait for room at the workers; 0: the default.
+	QueueTimeout time.Duration
+	Alive        func()          // called about once a second
+	Drain        <-chan struct{} // closed when the gateway shall end
+	DrainMax     time.Duration
+	Log          *slog.Logger
 }
 
 // tenantsInterval is how often the tenants file is looked at.
@@ -87,6 +89,9 @@ func gatewayConfig(o GatewayOptions, model string) gateway.Config {
 	}
 	if o.Timeout > 0 {
 		c.RequestTimeout = o.Timeout
+	}
+	if o.QueueTimeout > 0 {
+		c.QueueTimeout = o.QueueTimeout
 	}
 	if o.DrainMax > 0 {
 		c.DrainTimeout = o.DrainMax

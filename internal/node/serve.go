@@ -40,10 +40,12 @@ type ServeOptions struct {
 	ReadyFile string // where to say, in JSON, that the server is ready; empty: nowhere
 	Timeout   time.Duration
 	DrainMax  time.Duration
-	LogLevel  string
-	Drain     <-chan struct{}
-	Out       io.Writer // for the person who started it
-	Log       *slog.Logger
+	// QueueTimeout bounds a request's wait for room at the workers.
+	QueueTimeout time.Duration
+	LogLevel     string
+	Drain        <-chan struct{}
+	Out          io.Writer // for the person who started it
+	Log          *slog.Logger
 }
 
 // prefillNice puts running answers before new prompts on shared cores.
@@ -250,10 +252,7 @@ func (s *serving) children(f *cluster.File) []supervisor.Child {
 		}
 		all = append(all, c)
 	}
-	gatewayArgs := []string{"--tenants", s.Tenants}
-	if s.Timeout > 0 {
-		gatewayArgs = append(gatewayArgs, "--timeout", s.Timeout.String())
-	}
+	gatewayArgs := []string{"--tenants", s.Tenants, "--timeout", s.Timeout.String(), "--queue-timeout", s.QueueTimeout.String()}
 	return append(all, supervisor.Child{Name: f.Gateway.Name, Args: own("gateway", f.Gateway.Name, gatewayArgs...), Silence: childSilence})
 }
 

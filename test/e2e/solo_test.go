@@ -11,7 +11,7 @@ func TestConcurrentAnswersAndPagesAreThoseOfSoloRuns(t *testing.T) {
 	model := smollm2(t)
 	for _, transport := range []string{"tcp", "shm"} {
 		t.Run(transport, func(t *testing.T) {
-			s := serve(t, model, "--prefills", "2", "--decodes", "2", "--transfer", transport, "--context", "1024", "--prefill-pool", "4096", "--decode-pool", "4096", "--threads", "1")
+			s := serve(t, model, "--prefills", "2", "--decodes", "2", "--transfer", transport, "--context", "1024", "--prefill-pool", "4096", "--decode-pool", "4096", "--threads", "1", "--queue-timeout", "10m")
 			questions := make([]string, 20)
 			solo := make([]reply, len(questions))
 			for i := range questions {
