@@ -17,14 +17,14 @@ import (
 
 const directSlots = 8
 
-// directPair is a direct target whose source is the test: it holds the source's
-// end of the socket and writes the hazard word.
+// directPair is a direct link whose source sends nothing; its part in a page is
+// played by the test, which writes the hazard word.
 type directPair struct {
 	t      *testing.T
 	link   *session.Session
 	target *directTarget
 	events chan transport.Event
-	source *sharedSlab
+	source *sharedSlab // a mapping of its own
 	wire   *session.Session
 	other  chan transport.Event
 }
@@ -43,8 +43,8 @@ func newDirectPair(t *testing.T, process *os.File) *directPair {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var mapped *sharedSlab
-	for _, side := range []**sharedSlab{&mapped, &p.source} {
+	var mapped, written *sharedSlab
+	for _, side := range []**sharedSlab{&mapped, &written, &p.source} {
 		if *side, err = mapSlab(slab, wordsFile, layout, directSlots, unix.PROT_READ|unix.PROT_WRITE); err != nil {
 			t.Fatal(err)
 		}
@@ -52,6 +52,11 @@ func newDirectPair(t *testing.T, process *os.File) *directPair {
 	if err := (&offered{fds: []int{slab, wordsFile}}).close(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := p.source.close(); err != nil {
+			t.Error(err)
+		}
+	})
 	gate := transport.NewGate(layout, directSlots, mapped.page)
 	near, far := socketPair(t)
 	targetGreeted, sourceGreeted := make(chan *session.Greeted), make(chan *session.Greeted)
@@ -64,7 +69,7 @@ func newDirectPair(t *testing.T, process *os.File) *directPair {
 	p.target = newDirectTarget(mapped, process, layout, guards{})
 	p.link = one.Start(func(kick func()) session.Door { return p.target.door(gate.Door(kick)) },
 		func(s *session.Session) session.Carrier { return p.target.start(s) })
-	p.wire = two.Start(nil, func(s *session.Session) session.Carrier { return newDirectSource(s, p.source, pidfd(t, os.Getpid())) })
+	p.wire = two.Start(nil, func(s *session.Session) session.Carrier { return newDirectSource(s, written, pidfd(t, os.Getpid())) })
 	expect(t, p.events, transport.Up)
 	expect(t, p.other, transport.Up)
 	if err := p.link.Open(directGrant); err != nil {
