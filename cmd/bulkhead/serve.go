@@ -116,7 +116,7 @@ func fits(cmd *cobra.Command, o *node.ServeOptions) error {
 	if err != nil {
 		return err
 	}
-	defer loaded.Close()
+	defer func() { _ = loaded.Close() }() // it was only read
 	m := named{name: loaded.Name, file: loaded.File}
 	if m.Description, err = store.Describe(loaded.File); err != nil {
 		return err

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"slices"
 	"time"
 
@@ -62,6 +63,9 @@ type sequence struct {
 	at      int   // its position
 	index   int   // tokens delivered
 	over    bool  // the gateway has its terminal event; pages may still be held
+	// late: the source wrote after its CLOSED, the transport's fence is awaited;
+	// released: the machine has let the pages go.
+	late, released bool
 }
 
 type dialFailure struct {
@@ -85,8 +89,8 @@ func NewDecode(c Config, sources []Source) (*Decode, error) {
 }
 
 // Run is the worker's life. It ends when ctx does, or after a drain.
-func (d *Decode) Run(ctx context.Context) error {
-	defer d.close()
+func (d *Decode) Run(ctx context.Context) (err error) {
+	defer func() { err = errors.Join(err, d.close()) }()
 	stop := d.dialAll(ctx)
 	defer stop()
 	return d.loop(ctx, d)
@@ -153,8 +157,7 @@ func (d *Decode) reserve(s *sequence) (granted []kv.PageRef, err error) {
 		s.refs = slices.Concat(granted, more)
 	}
 	for i := prompt; i < len(s.refs); i++ {
-		d.slab.Zero(s.refs[i].Slot)
-		d.slab.SetTag(s.refs[i].Slot, d.tag(s, i, 0))
+		d.clean(d.tag(s, i, 0))
 	}
 	return granted, nil
 }
@@ -253,6 +256,7 @@ func (d *Decode) onTransport(e transport.Event) {
 		d.Log.Warn("page refused", "x", e.X, "block", e.Block, "reason", e.Refusal)
 		d.apply(transfer.PageRefused{X: e.X, Block: e.Block})
 	case transport.Fenced:
+		d.drained(d.byX[e.X])
 		d.apply(transfer.Fenced{X: e.X})
 	case transport.Written, transport.Rejected:
 		d.Log.Warn("a target got an event of a source", "kind", e.Kind)
@@ -262,6 +266,11 @@ func (d *Decode) onTransport(e transport.Event) {
 func (d *Decode) linkDown(e transport.Event) {
 	peer, known := d.links.down(e.Link)
 	d.Log.Warn("link is down", "node", e.Link.Peer().Node, "error", e.Err)
+	for _, s := range d.byX {
+		if s.link == e.Link {
+			d.drained(s)
+		}
+	}
 	if known {
 		d.apply(transfer.PeerLost{Peer: peer})
 	}
@@ -326,8 +335,7 @@ func (d *Decode) performOn(s *sequence, e *transfer.Effect) {
 	case transfer.DoFence:
 		s.link.Fence(s.x)
 	case transfer.DoWriterGone:
-		s.link.Shut(s.x)
-		d.must("fenced", d.pool.Fenced(s.x))
+		d.writerGone(s)
 	case transfer.DoVerify:
 		d.apply(transfer.Verified{X: s.x, OK: d.verify(s, e)})
 	case transfer.DoStart:
@@ -342,13 +350,47 @@ func (d *Decode) performOn(s *sequence, e *transfer.Effect) {
 		d.must("quarantine", d.pool.Quarantine(s.x))
 		d.recordPool("quarantined", s.x)
 	case transfer.DoRelease:
-		d.must("free", d.pool.Free(s.x))
-		d.recordPool("free", s.x)
-		delete(d.byX, s.x)
-		d.end(s, fault.New(fault.Internal, "decode %s: pages are released before an answer", d.Node))
+		d.release(s)
 	default:
 		d.Log.Error("a target asked for an effect of a source", "kind", e.Kind)
 	}
+}
+
+// writerGone takes the remote writer off the transfer's pages. A page that is being
+// placed all the same, which only a source that writes after its CLOSED brings
+// about, is waited for: the pages stay until the transport proves its end.
+func (d *Decode) writerGone(s *sequence) {
+	if s.link == nil || s.link.Shut(s.x) {
+		d.must("fenced", d.pool.Fenced(s.x))
+		return
+	}
+	d.Log.Error("a page is written after the transfer was closed", "x", s.x, "node", s.Prefill)
+	s.late = true
+	s.link.Fence(s.x)
+}
+
+// drained is the transport's proof that no write of x can land any more.
+func (d *Decode) drained(s *sequence) {
+	if s == nil || !s.late {
+		return
+	}
+	s.late = false
+	d.must("fenced", d.pool.Fenced(s.x))
+	if s.released {
+		d.release(s)
+	}
+}
+
+// release gives every page of the transfer back.
+func (d *Decode) release(s *sequence) {
+	s.released = true
+	d.end(s, fault.New(fault.Internal, "decode %s: pages are released before an answer", d.Node))
+	if s.late {
+		return
+	}
+	d.must("free", d.pool.Free(s.x))
+	d.recordPool("free", s.x)
+	delete(d.byX, s.x)
 }
 
 // verify recomputes every granted page from the bytes found and compares it with
@@ -358,9 +400,9 @@ func (d *Decode) verify(s *sequence, e *transfer.Effect) bool {
 		return false
 	}
 	ok := true
-	for i, ref := range e.Grant.Pages {
+	for i := range e.Grant.Pages {
 		tag, fits := e.Grant.Tag(e.Grant.FirstBlock+uint32(i), d.layoutID)
-		if !fits || !d.slab.Verify(ref.Slot, tag, e.Grant.Key) || d.slab.Root(ref.Slot) != e.Roots[i] {
+		if !fits || !d.sound(tag, e.Grant.Key, e.Roots[i]) {
 			d.Log.Error("page is not what was granted", "x", s.x, "block", i)
 			ok = false
 		}
@@ -380,7 +422,7 @@ func (d *Decode) start(s *sequence) {
 	root := kv.Root(s.roots)
 	d.record(ledger.Entry{Kind: ledger.Pool, Event: "adopted", X: s.x, Output: root[:]})
 	for i := range kv.PagesFor(n) {
-		d.slab.Seal(s.refs[i].Slot, d.tag(s, i, n), d.poolKey)
+		d.seal(d.tag(s, i, n))
 	}
 	if s.over {
 		return

@@ -23,11 +23,11 @@ func (d *Decode) step() bool {
 	for i, c := range chunks {
 		running[i] = d.byID[c.ID]
 		rows[i] = d.row(running[i], d.logits(i))
-		d.must("hold kernel", d.pool.HoldKernel(running[i].x))
+		d.holdKernel(running[i].x)
 	}
 	err := d.engine.Step(rows)
 	for i, s := range running {
-		d.must("release kernel", d.pool.ReleaseKernel(s.x))
+		d.releaseKernel(s.x)
 		d.advance(s, rows[i].Logits[0], errors.Join(err, rows[i].Err))
 	}
 	return true
@@ -48,7 +48,7 @@ func (d *Decode) row(s *sequence, logits []float32) engine.Row {
 	}
 	row := engine.Row{Tokens: []int32{s.last}, Start: s.at, Pages: slots, Logits: [][]float32{logits}}
 	if s.fills() || s.index == 0 {
-		row.Hash = func(page, layer int) { d.slab.HashLeaf(slots[page], layer) }
+		row.Hash = d.hash(slots)
 	}
 	return row
 }
@@ -90,6 +90,9 @@ func (s *sequence) written() int { return max(s.at, len(s.Tokens)) }
 // pagesHold compares, for each page that the step read or wrote, the tag at head
 // and tail and the written extent with what the page table says.
 func (d *Decode) pagesHold(s *sequence) bool {
+	if d.omit.tags {
+		return true
+	}
 	for i := range s.at/kv.PageTokens + 1 {
 		tag := d.tag(s, i, s.written())
 		extent, known := d.pool.Extent(s.refs[i])
@@ -106,15 +109,15 @@ func (d *Decode) pagesHold(s *sequence) bool {
 func (d *Decode) extend(s *sequence) error {
 	i, positions := s.at/kv.PageTokens, max(s.at+1, len(s.Tokens))
 	ref, tag := s.refs[i], d.tag(s, i, positions)
-	if i < len(s.roots) && s.at == len(s.Tokens)-1 && d.slab.Root(ref.Slot) != s.roots[i] {
+	if i < len(s.roots) && s.at == len(s.Tokens)-1 && d.root(ref.Slot) != s.roots[i] {
 		return fault.New(fault.Corrupt, "decode %s: the last prompt token's page differs from what was verified", d.Node)
 	}
 	d.must("write", d.pool.Write(ref, int(tag.Tokens)))
 	if tag.Tokens < kv.PageTokens {
-		d.slab.SetTag(ref.Slot, tag)
+		d.mark(tag)
 		return nil
 	}
-	d.slab.Seal(ref.Slot, tag, d.poolKey)
+	d.seal(tag)
 	d.must("seal", d.pool.Seal(ref))
 	return nil
 }

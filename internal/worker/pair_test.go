@@ -10,6 +10,7 @@ import (
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
 	"github.com/bulkhead-kv/bulkhead/internal/ledger"
 	"github.com/bulkhead-kv/bulkhead/internal/model"
+	"github.com/bulkhead-kv/bulkhead/kv"
 	"github.com/bulkhead-kv/bulkhead/kv/transport"
 	"github.com/bulkhead-kv/bulkhead/kv/transport/tcp"
 )
@@ -51,6 +52,26 @@ type pair struct {
 type pairConfig struct {
 	prefillPages, decodePages int
 	context                   int
+	omit                      omitted                                 // by both workers
+	threads                   int                                     // of each engine, 0: 1
+	wire                      wire                                    // nil: plaintext TCP
+	ledger                    func(node string, of kv.Epoch) Recorder // nil: in memory
+}
+
+// wire makes the listener of a prefill worker and says how to dial it.
+type wire func(t *testing.T, c transport.Config) (listener, Dial)
+
+type listener interface{ Close() error }
+
+func plainTCP(t *testing.T, c transport.Config) (listener, Dial) {
+	t.Helper()
+	l, err := tcp.Listen("127.0.0.1:0", c, tcp.Plaintext())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l, func(ctx context.Context, c transport.Config) (transport.Link, error) {
+		return tcp.Dial(ctx, l.Addr().String(), c, tcp.Plaintext())
+	}
 }
 
 func testConfig(m *model.Model, node string, pages, contextTokens int, record Recorder) Config {
@@ -58,24 +79,32 @@ func testConfig(m *model.Model, node string, pages, contextTokens int, record Re
 		ContextTokens: contextTokens, Record: record, Log: slog.New(slog.DiscardHandler), DrainMax: 5 * time.Second}
 }
 
+func (c pairConfig) worker(m *model.Model, node string, pages int, record Recorder) Config {
+	w := testConfig(m, node, pages, c.context, record)
+	w.Threads = max(1, c.threads)
+	if c.ledger != nil {
+		w.Record = c.ledger(node, w.Epoch)
+	}
+	return w
+}
+
 func startPair(t *testing.T, m *model.Model, c pairConfig) *pair {
 	t.Helper()
 	record := &notes{}
-	p, err := NewPrefill(testConfig(m, "p0", c.prefillPages, c.context, record))
+	p, err := NewPrefill(c.worker(m, "p0", c.prefillPages, record))
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := tcp.Listen("127.0.0.1:0", p.Transport(), tcp.Plaintext())
+	listen := c.wire
+	if listen == nil {
+		listen = plainTCP
+	}
+	l, dial := listen(t, p.Transport())
+	d, err := NewDecode(c.worker(m, "d0", c.decodePages, record), []Source{{"p0", dial}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	dial := func(ctx context.Context, c transport.Config) (transport.Link, error) {
-		return tcp.Dial(ctx, l.Addr().String(), c, tcp.Plaintext())
-	}
-	d, err := NewDecode(testConfig(m, "d0", c.decodePages, c.context, record), []Source{{"p0", dial}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p.omit, d.omit = c.omit, c.omit
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	for _, run := range []func(context.Context) error{p.Run, d.Run} {

@@ -81,8 +81,8 @@ func (p *Prefill) Transport() transport.Config {
 }
 
 // Run is the worker's life. It ends when ctx does, or after a drain.
-func (p *Prefill) Run(ctx context.Context) error {
-	defer p.close()
+func (p *Prefill) Run(ctx context.Context) (err error) {
+	defer func() { err = errors.Join(err, p.close()) }()
 	defer p.closeLinks()
 	return p.loop(ctx, p)
 }
@@ -129,9 +129,8 @@ func (p *Prefill) join(pr *prompt, g *transfer.Grant) {
 	}
 	pr.grant, pr.own, pr.refs = g, own, refs
 	p.byX[g.X] = pr
-	for i, ref := range refs {
-		p.slab.Zero(ref.Slot)
-		p.slab.SetTag(ref.Slot, p.tag(pr, i, 0))
+	for i := range refs {
+		p.clean(p.tag(pr, i, 0))
 	}
 	p.apply(transfer.Admitted{X: g.X, Tokens: g.Tokens, TokenDigest: kv.TokenDigest(g.Key, pr.Tokens)})
 }
@@ -230,6 +229,9 @@ func (p *Prefill) onTransport(e transport.Event) {
 		}
 	case transport.Message:
 		if peer, known := p.links.peers[e.Link]; known {
+			if abort, ok := e.Message.(transfer.Abort); ok {
+				e.Link.Drop(abort.X) // CLOSED need not wait behind pages that nobody wants
+			}
 			p.apply(transfer.Received{Peer: peer, Message: e.Message})
 		}
 	case transport.Written:
@@ -377,7 +379,7 @@ func (p *Prefill) write(e *transfer.Effect) {
 	}
 	ref := pr.refs[e.Block]
 	p.must("hold", p.pool.Hold(ref, pool.Sender))
-	page := transport.Page{Tag: tag, Sum: kv.Bind(e.Grant.Key, tag, pr.roots[e.Block]), Body: p.slab.Body(ref.Slot)}
+	page := transport.Page{Tag: tag, Sum: p.sum(e.Grant.Key, tag, pr.roots[e.Block]), Body: p.slab.Body(ref.Slot)}
 	link := p.links.byID[e.Peer]
 	if link == nil || link.Write(page) != nil {
 		p.written(e.X, e.Block, false)
@@ -407,11 +409,11 @@ func (p *Prefill) step() bool {
 	for i, c := range chunks {
 		prompts[i] = p.byID[c.ID]
 		rows[i] = p.row(prompts[i], c.Tokens)
-		p.must("hold kernel", p.pool.HoldKernel(prompts[i].own))
+		p.holdKernel(prompts[i].own)
 	}
 	err := p.engine.Step(rows)
 	for i, pr := range prompts {
-		p.must("release kernel", p.pool.ReleaseKernel(pr.own))
+		p.releaseKernel(pr.own)
 		p.advance(pr, len(rows[i].Tokens), errors.Join(err, rows[i].Err))
 	}
 	return true
@@ -424,7 +426,7 @@ func (p *Prefill) row(pr *prompt, tokens int) engine.Row {
 	}
 	return engine.Row{
 		Tokens: pr.Tokens[pr.computed : pr.computed+tokens], Start: pr.computed, Pages: slots,
-		Hash: func(page, layer int) { p.slab.HashLeaf(slots[page], layer) },
+		Hash: p.hash(slots),
 	}
 }
 
@@ -455,6 +457,9 @@ func (p *Prefill) advance(pr *prompt, tokens int, err error) {
 // tagsHold compares the tags of the pages that hold the first tokens positions:
 // those read, and those just written, which still carry their extent from before.
 func (p *Prefill) tagsHold(pr *prompt, tokens int) bool {
+	if p.omit.tags {
+		return true
+	}
 	for i := range kv.PagesFor(tokens) {
 		if !p.slab.TagOK(pr.refs[i].Slot, p.tag(pr, i, pr.computed)) {
 			return false
@@ -469,11 +474,11 @@ func (p *Prefill) extend(pr *prompt, i int) {
 	ref, tag := pr.refs[i], p.tag(pr, i, pr.computed)
 	p.must("write", p.pool.Write(ref, int(tag.Tokens)))
 	if pr.computed < len(pr.Tokens) && tag.Tokens < kv.PageTokens {
-		p.slab.SetTag(ref.Slot, tag)
+		p.mark(tag)
 		return
 	}
-	p.slab.Seal(ref.Slot, tag, p.poolKey)
+	p.seal(tag)
 	p.must("seal", p.pool.Seal(ref))
-	pr.roots = append(pr.roots, p.slab.Root(ref.Slot))
+	pr.roots = append(pr.roots, p.root(ref.Slot))
 	p.apply(transfer.Computed{X: pr.grant.X, Block: uint32(i), Root: pr.roots[i]})
 }

@@ -12,6 +12,9 @@ import (
 // recordTransfer writes what went into the transfer machine and a hash of what came
 // out of it. A tick that changed nothing is not worth an entry.
 func (b *base) recordTransfer(event any, effects []transfer.Effect) {
+	if b.omit.ledger {
+		return
+	}
 	e := entryOf(event)
 	if e.Event == "tick" && len(effects) == 0 {
 		return
@@ -106,6 +109,9 @@ func (b *base) recordJob(j *job, x kv.TransferID, event, detail string) {
 }
 
 func (b *base) record(e ledger.Entry) {
+	if b.omit.ledger {
+		return
+	}
 	if err := b.Record.Append(e); err != nil {
 		b.Log.Error("ledger entry is lost", "error", err)
 	}

@@ -105,6 +105,7 @@ func (c Config) Validate() error {
 // says otherwise.
 type base struct {
 	Config
+	omit     omitted // always zero where requests are served
 	role     cluster.Role
 	layoutID uint16
 	slab     *slab.Slab
@@ -138,8 +139,7 @@ func newBase(c Config, role cluster.Role) (*base, error) {
 	}
 	eng, err := engine.New(c.Model, pages, engine.Config{Threads: c.Threads, TokensMax: StepTokensMax, LogitsMax: StepRowsMax, ContextMax: c.ContextTokens})
 	if err != nil {
-		pages.Close()
-		return nil, fmt.Errorf("worker %s: engine: %w", c.Node, err)
+		return nil, errors.Join(fmt.Errorf("worker %s: engine: %w", c.Node, err), pages.Close())
 	}
 	b := &base{
 		Config: c, role: role, layoutID: layout.ID(), slab: pages, pool: pool.New(c.PoolPages, c.ReservedPages), poolKey: randomKey(),
@@ -151,9 +151,9 @@ func newBase(c Config, role cluster.Role) (*base, error) {
 }
 
 // close gives back threads and memory. Requires: the loop has ended.
-func (b *base) close() {
+func (b *base) close() error {
 	b.engine.Close()
-	b.slab.Close()
+	return b.slab.Close()
 }
 
 // randomBytes never fails: crypto/rand ends the process instead.

@@ -268,9 +268,12 @@ func TestABrokenLedgerStopsAdmission(t *testing.T) {
 	m := smallModel(t)
 	p := startPair(t, m, pairConfig{prefillPages: 8, decodePages: 8, context: testContext})
 	p.record.fail(errors.New("no space left on device"))
-	o := p.run(t.Context(), p.job(promptOf(20), 2), nil)
-	if e := last(o.decode); e.Kind != cluster.Failed || e.Fault != fault.Unavailable {
-		t.Errorf("decode ended with %+v, want unavailable", e)
+	for _, h := range []cluster.Handler{p.prefill.Handler(), p.decode.Handler()} {
+		var e cluster.Event
+		_ = h.Run(t.Context(), p.job(promptOf(20), 2), func(last cluster.Event) error { e = last; return nil })
+		if e.Kind != cluster.Failed || e.Fault != fault.Unavailable {
+			t.Errorf("%s ended with %+v, want unavailable", h.Status().Node, e)
+		}
 	}
 }
 
