@@ -120,7 +120,7 @@ type Grant struct {
 	Tokens      uint32 // length of the prompt
 	TokenDigest kv.Sum // kv.TokenDigest of the prompt's ids under Key
 	Key         kv.Key // of this grant only, random
-	Low         uint64 // every smaller sequence of X.Epoch is closed at decode
+	Low         uint64 // decode needs no CLOSED any more of smaller sequences on this link
 	FirstBlock  uint32 // first block that is wanted; those before it are in decode's cache
 	Pages       []kv.PageRef
 }

@@ -37,7 +37,7 @@ type sourcePeer struct {
 	peer    Peer
 	node    string
 	epoch   kv.Epoch // of the decode worker at the other end
-	low     uint64   // every smaller sequence is closed there
+	low     uint64   // no CLOSED of smaller sequences is needed there
 	known   int      // transfers remembered
 	doubted bool
 }
@@ -218,7 +218,7 @@ func (s *Source) ask(p int, x kv.TransferID, to kv.Epoch, low uint64, input sour
 	}
 }
 
-// raise lifts the low-water mark: what is below it is closed at decode.
+// raise lifts the low-water mark: below it decode needs nothing any more.
 func (s *Source) raise(p int, low uint64) {
 	peer := &s.peers[p]
 	if low <= peer.low {
@@ -426,7 +426,7 @@ func (s *Source) closed(t *sourceTransfer) Closed {
 }
 
 // forget drops entries that can matter to nobody: ended, with nothing held, and
-// closed at decode or without a link.
+// below the low-water mark or without a link.
 func (s *Source) forget() {
 	s.known = slices.DeleteFunc(s.known, func(t sourceTransfer) bool {
 		if t.state != sourceClosed || t.holding || t.running || t.flying.count() != 0 {

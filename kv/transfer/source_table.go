@@ -50,7 +50,7 @@ const (
 	sourceWrittenLost    // nobody knows what became of one
 	sourceCancel
 	sourceFailed
-	sourceLowPassed // decode has closed it
+	sourceLowPassed // decode needs nothing of it any more
 	sourcePeerLost
 	sourceKernelStopped
 	sourceDrained // by itself: no write in flight

@@ -385,21 +385,28 @@ func (t *Target) repeat(x *targetTransfer) {
 
 func (t *Target) sendGrant(x *targetTransfer) {
 	grant := *x.grant
-	grant.Low = t.low()
+	grant.Low = t.low(x.peer)
 	t.effects = append(t.effects, Effect{Kind: DoSend, X: grant.X, Peer: x.peer, Message: grant})
 }
 
 func (t *Target) sendAbort(x *targetTransfer) {
-	abort := Abort{X: x.grant.X, SourceEpoch: x.grant.SourceEpoch, Low: t.low()}
+	abort := Abort{X: x.grant.X, SourceEpoch: x.grant.SourceEpoch, Low: t.low(x.peer)}
 	t.effects = append(t.effects, Effect{Kind: DoSend, X: abort.X, Peer: x.peer, Message: abort})
 }
 
-// low is the smallest sequence that is still open.
-func (t *Target) low() uint64 {
-	if len(t.open) == 0 {
-		return t.next
+// low is the smallest sequence of a link for which CLOSED may still be needed. A
+// long decode does not hold it back, and neither does a link that is stuck.
+func (t *Target) low(peer Peer) uint64 {
+	for i := range t.open {
+		x := &t.open[i]
+		switch x.state {
+		case targetGranted, targetLanding, targetRevoking, targetQuarantined:
+			if x.peer == peer {
+				return x.grant.X.Sequence
+			}
+		}
 	}
-	return t.open[0].grant.X.Sequence
+	return t.next
 }
 
 func (t *Target) find(x kv.TransferID) int {

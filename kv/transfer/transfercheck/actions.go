@@ -24,6 +24,7 @@ const (
 	land
 	landBody
 	landTags
+	poison
 	report
 	fence
 	tear
@@ -45,7 +46,7 @@ const (
 	reportEarly
 )
 
-var kindNames = [...]string{"submit", "cancel", "deliver", "STRAY", "job joins", "job does not come", "compute and post", "write lands", "body lands", "tags land",
+var kindNames = [...]string{"submit", "cancel", "deliver", "STRAY", "job joins", "job does not come", "compute and post", "write lands", "body lands", "tags land", "tags are poisoned",
 	"write is reported", "fence proved", "link torn", "link breaks at prefill", "reconnect", "verify", "grow", "decode finishes", "decode detects",
 	"decode kernel stops", "prefill kernel stops", "STALE decode kernel writes", "STALE prefill kernel writes", "CRASH prefill", "CRASH decode", "suspect",
 	"write VANISHES, reported done", "write goes ASTRAY", "write is reported EARLY"}
@@ -246,12 +247,7 @@ func (w *World) writeActions(list []Action) []Action {
 		r := &w.writes[i]
 		if !r.landed && !r.refused {
 			if t.Torn && w.accepts(r) {
-				if !r.body {
-					list = append(list, Action{kind: landBody, a: i})
-				}
-				if !r.tags {
-					list = append(list, Action{kind: landTags, a: i})
-				}
+				list = w.parts(list, i)
 			} else {
 				list = append(list, Action{kind: land, a: i})
 			}
@@ -262,6 +258,28 @@ func (w *World) writeActions(list []Action) []Action {
 		if !r.reported && w.sourceUp(w.link(r.link)) {
 			list = append(list, Action{kind: report, a: i})
 		}
+	}
+	return list
+}
+
+// parts lists what can land of a write whose body and tags are apart.
+func (w *World) parts(list []Action, i int) []Action {
+	r := &w.writes[i]
+	if w.config.Transport.Poison {
+		next := landTags
+		switch {
+		case !r.poisoned:
+			next = poison
+		case !r.body:
+			next = landBody
+		}
+		return append(list, Action{kind: next, a: i})
+	}
+	if !r.body {
+		list = append(list, Action{kind: landBody, a: i})
+	}
+	if !r.tags {
+		list = append(list, Action{kind: landTags, a: i})
 	}
 	return list
 }
@@ -316,7 +334,7 @@ func (w *World) hardwareActions(list []Action) []Action {
 	c := w.config
 	for i := range w.writes {
 		r := &w.writes[i]
-		if r.landed || r.refused || r.reported || r.body || r.tags || r.left {
+		if r.landed || r.refused || r.reported || r.body || r.tags || r.poisoned || r.left {
 			continue
 		}
 		if int(w.used.lost) < c.LostWrites {
@@ -349,7 +367,7 @@ func (m Model) Describe(w *World, a Action) string {
 			line += fmt.Sprintf(" by link %d", a.b+1)
 		}
 		return line
-	case land, landBody, landTags, report, loseWrite, misplaceWrite, reportEarly:
+	case land, landBody, landTags, poison, report, loseWrite, misplaceWrite, reportEarly:
 		r := &w.writes[a.a]
 		line := fmt.Sprintf("%s: %s block %d to page %d on link %d", s, showX(r.x), r.block, r.slot, r.link)
 		if a.kind == misplaceWrite {

@@ -41,8 +41,8 @@ func (w *World) apply(a Action) {
 		w.compute(uint8(a.a), a.x)
 	case land:
 		w.land(a.a)
-	case landBody, landTags:
-		w.landPart(a.a, a.kind == landBody)
+	case landBody, landTags, poison:
+		w.landPart(a.a, a.kind)
 	case report:
 		w.report(a.a)
 	case fence:
@@ -216,14 +216,19 @@ func (w *World) foreign(d *decode, r *write) {
 	}
 }
 
-// landPart lets the body or the tags of a write land.
-func (w *World) landPart(i int, body bool) {
+// landPart lets the body or the tags of a write land, or their poison.
+func (w *World) landPart(i int, part kind) {
 	r := &w.writes[i]
 	d := w.mutDecode(w.link(r.link).decode)
-	if body {
+	w.foreign(d, r)
+	switch part {
+	case poison:
+		d.memory[r.slot].header = header{}
+		r.poisoned = true
+	case landBody:
 		d.memory[r.slot].body = w.carried(r)
 		r.body = true
-	} else {
+	case landTags:
 		d.memory[r.slot].header = r.header()
 		r.tags = true
 	}

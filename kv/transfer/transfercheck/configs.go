@@ -39,6 +39,8 @@ func CI() (list []Config) {
 	}
 	return append(list,
 		small("torn writes", TornWrite, func(c *Config) { c.Pages = 1 }),
+		small("torn writes", Poisoned, func(c *Config) { c.Pages = 1 }),
+		small("torn writes, crash of prefill", Poisoned, func(c *Config) { c.PrefillCrashes, c.Pages, c.SourcePages = 1, 1, 1 }),
 		small("torn writes, crash of prefill", TornWrite, func(c *Config) { c.PrefillCrashes, c.Pages, c.SourcePages = 1, 1, 1 }),
 	)
 }

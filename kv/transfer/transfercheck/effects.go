@@ -59,7 +59,10 @@ func (w *World) proved(d *decode, j *job) {
 			return
 		}
 	}
-	if p := w.prefills[l.prefill]; p.epoch == l.source && !l.sourceGone && p.source.Stage(j.x) != "closed" {
+	p := w.prefills[l.prefill]
+	stage := p.source.Stage(j.x)
+	never := stage == "closed" || stage == "" && j.x.Sequence < l.low // below the low mark nothing is started
+	if p.epoch == l.source && !l.sourceGone && !never {
 		w.fail("ProofBeforeRelease: the writer of " + showX(j.x) + " is said to be gone, prefill may still write")
 	}
 }

@@ -252,7 +252,7 @@ func (e *encoder) flights(key []byte) []byte {
 	for i := range e.w.writes {
 		r := &e.w.writes[i]
 		d := int(e.w.link(r.link).decode)
-		key = e.x(append(key, 0xc1, byte(r.link), r.block, bit(r.left)|bit(r.body)<<1|bit(r.tags)<<2|bit(r.landed)<<3|bit(r.refused)<<4|bit(r.reported)<<5), r.x)
+		key = e.x(append(key, 0xc1, byte(r.link), r.block, bit(r.left)|bit(r.body)<<1|bit(r.tags)<<2|bit(r.landed)<<3|bit(r.refused)<<4|bit(r.reported)<<5|bit(r.poisoned)<<6), r.x)
 		key = binary.AppendUvarint(key, e.page(d, r.to))
 		key = append(key, byte(e.name[d][r.slot]))
 		key = append(key, e.content(r.sum)...)

@@ -277,7 +277,7 @@ func (w *World) healing(prefillLives bool) *World {
 
 // settle does what goes on by itself, until nothing does.
 func (w *World) settle(prefillLives bool) {
-	goesOn := map[kind]bool{land: true, landBody: true, landTags: true, report: prefillLives, fence: true, tear: true, verify: true, finish: true,
+	goesOn := map[kind]bool{land: true, landBody: true, landTags: true, poison: true, report: prefillLives, fence: true, tear: true, verify: true, finish: true,
 		detect: true, stopDecode: true, stopPrefill: prefillLives, compute: prefillLives, join: prefillLives, breakLink: prefillLives, reconnect: prefillLives}
 	for range 200 {
 		list := Model{w.config}.Actions(w)

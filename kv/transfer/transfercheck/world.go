@@ -27,6 +27,7 @@ type Transport struct {
 	Places bool // the receiver decides about each write before it places bytes, and reports it
 	Fences bool // a single transfer can be fenced at the target
 	Torn   bool // body and tags of one write land separately, in either order
+	Poison bool // with Torn: the tags are made invalid first, and written last
 	Stream bool // a write is reported when it is handed over; CLOSED arrives behind the writes before it
 }
 
@@ -34,8 +35,9 @@ type Transport struct {
 var (
 	Receiver  = Transport{Name: "receiver places (mctcp, staged shm)", Places: true, Fences: true}
 	Stream    = Transport{Name: "receiver places, one stream (tcp)", Places: true, Fences: true, Stream: true}
-	OneSided  = Transport{Name: "one-sided, fence per grant (direct shm, ofi)", Fences: true}
+	OneSided  = Transport{Name: "one-sided, fence per grant (ofi)", Fences: true}
 	TornWrite = Transport{Name: "one-sided, body and tags apart", Fences: true, Torn: true}
+	Poisoned  = Transport{Name: "one-sided, tags poisoned first and written last (direct shm)", Fences: true, Torn: true, Poison: true}
 	DrainOnly = Transport{Name: "one-sided, drain only (ucx)"}
 )
 
@@ -194,6 +196,7 @@ type write struct {
 	left       bool    // the bytes have left the sender
 	bytes      content // what left
 	body, tags bool    // what has landed, where the two are apart
+	poisoned   bool    // the tags have been made invalid
 	landed     bool
 	refused    bool
 	reported   bool // its completion has been reported
