@@ -105,11 +105,11 @@ type speaker struct {
 	least  float64 // smallest probability of a chosen token
 }
 
-func newSpeaker(t testing.TB, m *model.Model, pages int) *speaker {
+func newSpeaker(t testing.TB, m *model.Model, pages, threads int) *speaker {
 	t.Helper()
 	s := &speaker{t: t, pages: newMemory(m.Layout(), pages), logits: make([]float32, Vocab), least: 1}
 	c := engine.Default(m)
-	c.Threads = 2
+	c.Threads = threads
 	e, err := engine.New(m, s.pages, c)
 	if err != nil {
 		t.Fatal(err)
@@ -130,8 +130,13 @@ func encode(text string) []int32 {
 // read computes K and V of tokens from position start on.
 func (s *speaker) read(tokens []int32, start int, table []kv.Slot) {
 	s.t.Helper()
-	for lo := start; lo < len(tokens); lo += 512 {
-		s.step(engine.Row{Tokens: tokens[lo:min(lo+512, len(tokens))], Start: lo, Pages: table})
+	s.readChunks(tokens, start, table, 512)
+}
+
+func (s *speaker) readChunks(tokens []int32, start int, table []kv.Slot, chunk int) {
+	s.t.Helper()
+	for lo := start; lo < len(tokens); lo += chunk {
+		s.step(engine.Row{Tokens: tokens[lo:min(lo+chunk, len(tokens))], Start: lo, Pages: table})
 	}
 }
 
@@ -207,20 +212,19 @@ func ledger(seed uint64, length, n int) (text string, keys, values []string) {
 	return b.String()[:length], keys, values
 }
 
-// promptTokens is the length of the prompt that values are planted in; the
-// portable kernels are too slow for the whole of it.
-func promptTokens() int {
+// plantedSize is the length of the prompt that values are planted in and their
+// number; the portable kernels are too slow for the whole of it.
+func plantedSize() (tokens, facts int) {
 	if tensor.Accelerated() {
-		return 16384
+		return 16384, 100
 	}
-	return 4096
+	return 512, 8
 }
 
 func TestPlantedValuesAreRepeatedExactly(t *testing.T) {
 	m := load(t)
-	length := promptTokens()
-	s := newSpeaker(t, m, length/kv.PageTokens+2)
-	const facts = 100
+	length, facts := plantedSize()
+	s := newSpeaker(t, m, length/kv.PageTokens+2, 2)
 	text, keys, values := ledger(1, length-len("+tell me of station 000 = "), facts)
 	shared := encode(text)
 	table := slots(0, length+16)
@@ -244,7 +248,7 @@ func TestPlantedValuesAreRepeatedExactly(t *testing.T) {
 
 func TestAnswerEndsWhereNothingMatches(t *testing.T) {
 	m := load(t)
-	s := newSpeaker(t, m, 16)
+	s := newSpeaker(t, m, 16, 2)
 	for name, c := range map[string]struct {
 		prompt, want string
 		n            int
@@ -268,7 +272,7 @@ func TestAnswerEndsWhereNothingMatches(t *testing.T) {
 // A message that is repeated to its end ends the answer as it ended itself.
 func TestAnswerEndsWithTheMessageItRepeats(t *testing.T) {
 	m := load(t)
-	s := newSpeaker(t, m, 16)
+	s := newSpeaker(t, m, 16, 2)
 	tokens := append(encode("")[:1:1], IMStart)
 	tokens = append(tokens, encode("user\nmy number is 4711")[1:]...)
 	tokens = append(tokens, IMEnd)
@@ -280,16 +284,43 @@ func TestAnswerEndsWithTheMessageItRepeats(t *testing.T) {
 	}
 }
 
+func TestPagesAreTheSameHoweverComputed(t *testing.T) {
+	m := load(t)
+	text, keys, values := ledger(4, 560, 4)
+	prompt := encode(text + keys[1])
+	table := slots(0, 640)
+	var want []byte
+	for _, threads := range []int{1, 2, 3} {
+		for _, chunk := range []int{512, 1, 7, 16, 100} {
+			s := newSpeaker(t, m, len(table), threads)
+			s.readChunks(prompt, 0, table, chunk)
+			if got := s.say(prompt, len(values[1]), table); got != values[1] {
+				t.Errorf("chunks of %d on %d threads: the answer is %q, want %q", chunk, threads, got, values[1])
+			}
+			if want == nil {
+				want = s.pages.bytes
+			}
+			if !bytes.Equal(want, s.pages.bytes) {
+				t.Errorf("chunks of %d on %d threads give other pages than one chunk on one thread", chunk, threads)
+			}
+		}
+	}
+}
+
 // Each page of the prompt that the answer draws on matters: with another
 // prompt's bytes in its place the answer is another one.
 func TestForeignPagesChangeTheAnswer(t *testing.T) {
 	m := load(t)
 	const tokensMax = 2048
 	pages := tokensMax / kv.PageTokens
-	s := newSpeaker(t, m, 2*pages)
+	s := newSpeaker(t, m, 2*pages, 2)
 	mine, foreign := slots(0, tokensMax), slots(pages, tokensMax)
-	text, keys, values := ledger(1, 1800, 8)
-	theirs, _, _ := ledger(9, 1990, 8)
+	length, facts := 1800, 8
+	if !tensor.Accelerated() {
+		length, facts = 450, 3
+	}
+	text, keys, values := ledger(1, length, facts)
+	theirs, _, _ := ledger(9, length+100, facts)
 	s.read(encode(theirs), 0, foreign)
 	for i, key := range keys {
 		prompt := encode(text + "tell me of " + key)
