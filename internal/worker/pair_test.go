@@ -145,9 +145,18 @@ func (p *pair) await(t *testing.T, what string, cond func(cluster.Status) bool) 
 	}
 }
 
-// idle waits until every page is free again.
+// idle waits until every page is free again. What the workers say at first may be
+// from before the last job's end; what they say next is not.
 func (p *pair) idle(t *testing.T) {
 	t.Helper()
+	fresh := []<-chan struct{}{p.prefill.Handler().Changed(), p.decode.Handler().Changed()}
+	for _, changed := range fresh {
+		select {
+		case <-changed:
+		case <-time.After(20 * time.Second):
+			t.Fatal("a worker has said nothing for 20 s")
+		}
+	}
 	p.await(t, "free pool", func(s cluster.Status) bool {
 		return s.FreePages == s.Limits.PoolPages && s.Running == 0 && s.Waiting == 0
 	})
