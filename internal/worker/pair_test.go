@@ -29,6 +29,17 @@ func (n *notes) Append(e ledger.Entry) error {
 	return n.err
 }
 
+func (n *notes) count(event string) (found int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, e := range n.entries {
+		if e.Event == event {
+			found++
+		}
+	}
+	return found
+}
+
 func (n *notes) Err() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -236,7 +236,7 @@ func (p *Prefill) onTransport(e transport.Event) {
 			p.apply(transfer.Received{Peer: peer, Message: e.Message})
 		}
 	case transport.Written:
-		p.written(e.X, e.Block, e.OK)
+		p.written(transfer.Written{X: e.X, Block: e.Block, OK: e.OK, Refused: e.Dropped})
 	case transport.Rejected:
 		p.Log.Warn("incoming link is refused", "error", e.Err)
 	case transport.Landed, transport.Refused, transport.Fenced:
@@ -244,11 +244,11 @@ func (p *Prefill) onTransport(e transport.Event) {
 	}
 }
 
-func (p *Prefill) written(x kv.TransferID, block uint32, ok bool) {
-	if pr := p.byX[x]; pr != nil {
-		p.must("unhold", p.pool.Unhold(pr.refs[block], pool.Sender))
+func (p *Prefill) written(w transfer.Written) {
+	if pr := p.byX[w.X]; pr != nil {
+		p.must("unhold", p.pool.Unhold(pr.refs[w.Block], pool.Sender))
 	}
-	p.apply(transfer.Written{X: x, Block: block, OK: ok})
+	p.apply(w)
 }
 
 // apply steps the machine and performs the effects in order. Events that come up
@@ -383,7 +383,7 @@ func (p *Prefill) write(e *transfer.Effect) {
 	page := transport.Page{Tag: tag, Sum: p.sum(e.Grant.Key, tag, pr.roots[e.Block]), Body: p.slab.Body(ref.Slot)}
 	link := p.links.byID[e.Peer]
 	if link == nil || link.Write(page) != nil {
-		p.written(e.X, e.Block, false)
+		p.written(transfer.Written{X: e.X, Block: e.Block})
 	}
 }
 

@@ -75,11 +75,21 @@ func entryOf(event any) ledger.Entry {
 	case transfer.Computed:
 		return ledger.Entry{Event: "computed", X: e.X, Detail: blockDetail(e.Block)}
 	case transfer.Written:
-		return ledger.Entry{Event: "written", X: e.X, Detail: fmt.Sprintf("%s, %t", blockDetail(e.Block), e.OK)}
+		return ledger.Entry{Event: "written", X: e.X, Detail: blockDetail(e.Block) + fate(e)}
 	case transfer.Failed:
 		return ledger.Entry{Event: "failed", X: e.X, Detail: e.Reason.String()}
 	}
 	return ledger.Entry{Event: "unknown", Detail: fmt.Sprintf("%T", event)}
+}
+
+func fate(w transfer.Written) string {
+	switch {
+	case w.OK:
+		return ", true"
+	case w.Refused:
+		return ", dropped"
+	}
+	return ", false"
 }
 
 func blockDetail(block uint32) string { return fmt.Sprintf("block %d", block) }

@@ -105,6 +105,9 @@ func TestCancelAtEveryEvent(t *testing.T) {
 		}
 	}
 	p.idle(t)
+	if n := p.record.count("peer-lost"); n != 0 {
+		t.Errorf("cancelled requests have ended %d links, which costs everybody else on them a retry", n)
+	}
 }
 
 // A page of a running sequence changes its owner's tag under it: the token that

@@ -171,7 +171,7 @@ type (
 		X       kv.TransferID
 		Block   uint32
 		OK      bool
-		Refused bool // the target's end refused it: it has not landed and never will
+		Refused bool // it has not landed and never will: refused at the target's end, or taken back
 	}
 	// Failed says that X cannot be computed, and that no kernel of it runs.
 	Failed struct {

@@ -44,7 +44,7 @@ type Link interface {
 	Write(Page) error
 
 	// Drop takes back the pages of x that are queued and not being sent (source);
-	// each has its Written, not OK. It keeps an aborted transfer's pages from
+	// each has its Written, Dropped. It keeps an aborted transfer's pages from
 	// standing in the way of others.
 	Drop(x kv.TransferID)
 
@@ -90,8 +90,9 @@ const (
 	// Refused carries X, Block and Refusal: the page was not placed, or not wholly
 	// (target). With BadHeader X and Block are zero.
 	Refused
-	// Written carries X, Block and OK: the page's bytes may change again (source).
-	// OK is false if they didn't all leave.
+	// Written carries X, Block, OK and Dropped: the page's bytes may change again
+	// (source). OK is false if they didn't all leave, and Dropped is true if none of
+	// them did or will, because Drop took the page back.
 	Written
 	// Fenced carries X: nothing of it can land any more (target).
 	Fenced
@@ -120,6 +121,7 @@ type Event struct {
 	X       kv.TransferID
 	Block   uint32
 	OK      bool
+	Dropped bool
 	Refusal Refusal
 	Err     error
 }

@@ -78,10 +78,15 @@ func testDrop(t *testing.T, tr Transport) {
 		arrived++
 	}
 	for written+dropped < rounds*len(aborted.Pages)+1 {
-		if e := source.expect(transport.Written); e.OK {
+		switch e := source.expect(transport.Written); {
+		case e.OK == e.Dropped:
+			t.Fatalf("block %d of %v is neither written nor dropped, or both", e.Block, e.X)
+		case e.OK:
 			written++
-		} else if dropped++; e.X != aborted.X {
-			t.Errorf("a page of %v was dropped with those of %v", e.X, aborted.X)
+		default:
+			if dropped++; e.X != aborted.X {
+				t.Errorf("a page of %v was dropped with those of %v", e.X, aborted.X)
+			}
 		}
 	}
 	if arrived+1 != written {

@@ -125,8 +125,8 @@ func (s *Session) Write(p transport.Page) error {
 
 // Drop implements transport.Link.
 func (s *Session) Drop(x kv.TransferID) {
-	for _, dropped := range s.queue.drop(x) {
-		s.reportWritten(dropped, false)
+	for _, i := range s.queue.drop(x) {
+		s.outbox.put(transport.Event{Kind: transport.Written, Link: s, X: x, Block: i.page.Tag.Block, Dropped: true})
 	}
 }
 
