@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -26,14 +27,18 @@ func (s *server) entries(t *testing.T, node string) []ledger.Entry {
 	return all
 }
 
-// requestOf is the number in a response's id, behind the gateway's boot nonce.
-func requestOf(t *testing.T, id string) uint64 {
-	t.Helper()
+// requestNumber is the number in a response's id, behind the gateway's boot nonce.
+func requestNumber(id string) (uint64, error) {
 	_, hex, _ := strings.Cut(id, "-")
 	if len(hex) < 17 {
-		t.Fatalf("response id %q has no request number", id)
+		return 0, fmt.Errorf("response id %q has no request number", id)
 	}
-	n, err := strconv.ParseUint(hex[16:], 16, 64)
+	return strconv.ParseUint(hex[16:], 16, 64)
+}
+
+func requestOf(t *testing.T, id string) uint64 {
+	t.Helper()
+	n, err := requestNumber(id)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,26 +40,32 @@ func seed(t *testing.T) *rand.Rand {
 // says whether to go on; false hangs up. It returns the text, whether [DONE] came,
 // and what went wrong.
 func (s *server) stream(ctx context.Context, key, prompt string, maxTokens int, each func(pieces int) bool) (text string, done bool, err error) {
+	text, _, done, err = s.streamID(ctx, key, prompt, maxTokens, each)
+	return text, done, err
+}
+
+// streamID is stream that gives the response's id, too.
+func (s *server) streamID(ctx context.Context, key, prompt string, maxTokens int, each func(pieces int) bool) (text, id string, done bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	body, err := json.Marshal(object{"model": s.Model, "prompt": prompt, "max_tokens": maxTokens, "temperature": 0, "stream": true})
 	if err != nil {
-		return "", false, err
+		return "", "", false, err
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+"/v1/completions", bytes.NewReader(body))
 	if err != nil {
-		return "", false, err
+		return "", "", false, err
 	}
 	req.Header.Set("Authorization", "Bearer "+key)
 	resp, err := client.Do(req)
 	if err != nil {
-		return "", false, err
+		return "", "", false, err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != 200 {
 		var r reply
 		_ = json.NewDecoder(resp.Body).Decode(&r)
-		return "", false, fmt.Errorf("status %d: %+v", resp.StatusCode, r.Error)
+		return "", "", false, fmt.Errorf("status %d: %+v", resp.StatusCode, r.Error)
 	}
 	pieces := 0
 	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
@@ -68,23 +74,24 @@ func (s *server) stream(ctx context.Context, key, prompt string, maxTokens int, 
 			continue
 		}
 		if data == "[DONE]" {
-			return text, true, nil
+			return text, id, true, nil
 		}
 		var r reply
 		if err := json.Unmarshal([]byte(data), &r); err != nil {
-			return text, false, err
+			return text, id, false, err
 		}
 		if r.Error != nil {
-			return text, false, fmt.Errorf("error event: %+v", *r.Error)
+			return text, id, false, fmt.Errorf("error event: %+v", *r.Error)
 		}
+		id = r.ID
 		if piece := r.text(); piece != "" {
 			text += piece
 			if pieces++; !each(pieces) {
-				return text, false, context.Canceled
+				return text, id, false, context.Canceled
 			}
 		}
 	}
-	return text, false, fmt.Errorf("stream ended without [DONE]")
+	return text, id, false, fmt.Errorf("stream ended without [DONE]")
 }
 
 func always(int) bool { return true }

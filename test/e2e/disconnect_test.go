@@ -1,0 +1,274 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/bulkhead-kv/bulkhead/kv"
+)
+
+// question is a prompt with the answer and the page digest of its solo run.
+type question struct {
+	prompt, want, root string
+}
+
+// Clients hang up in every phase of a request. What survives is answered as if it
+// were alone, page digests included; pages and queue places come back.
+func TestDisconnectStorm(t *testing.T) {
+	random := seed(t)
+	requests, least := 2000, 50
+	if testing.Short() {
+		requests, least = 200, 0
+	}
+	s := serve(t, "--prefill-pool", "32768", "--decode-pool", "32768", "--context", "8192", "--log-level", "error")
+	questions := s.soloQuestions(t, 40)
+	before := s.firstTokens(t, questions, 60)
+
+	c := &cutter{server: s, questions: questions, survivors: map[string]int{}}
+	phases := map[string]int{}
+	batch := min(requests, 500)
+	for asked := 0; asked < requests || c.scarce != "" && asked < 3*requests; asked += batch {
+		c.run(t, random, batch)
+		s.idle(t)
+		phases = s.phases(t)
+		phases["last byte"] += c.lastByte
+		c.scarce, c.asked = scarcest(phases, least), asked+batch
+	}
+	after := s.firstTokens(t, questions, 60)
+	for _, name := range slices.Sorted(maps.Keys(phases)) {
+		t.Logf("measured %d in phase %s", phases[name], name)
+	}
+	for _, name := range cutPhases {
+		if phases[name] < least {
+			t.Errorf("%d requests were cut in phase %s, want at least %d", phases[name], name, least)
+		}
+	}
+	t.Logf("measured %d requests, %d survived, %d wrong; median time to first token %v before, %v after (ratio %.3f)", c.asked, len(c.survivors), c.wrong,
+		before.Round(time.Microsecond), after.Round(time.Microsecond), float64(after)/float64(before))
+	roots := s.roots(t, 1)
+	for key := range c.survivors {
+		var id uint64
+		var root string
+		if _, err := fmt.Sscanf(key, "%d %s", &id, &root); err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprintf("%x", roots[id]); got != root {
+			t.Errorf("request %d had pages %s, alone %s", id, got, root)
+		}
+	}
+}
+
+// soloQuestions asks each question alone and keeps the digest of its pages.
+func (s *server) soloQuestions(t *testing.T, n int) []question {
+	t.Helper()
+	questions := make([]question, n)
+	ids := make([]uint64, n)
+	for i := range questions {
+		prompt, want := planted(i%2, i, 200+i*30)
+		r := s.complete(t, i%2, prompt, len(want))
+		if r.text() != want {
+			t.Fatalf("alone, question %d got %q, want %q", i, r.text(), want)
+		}
+		questions[i], ids[i] = question{prompt: prompt, want: want}, requestOf(t, r.ID)
+	}
+	roots := s.roots(t, 1)
+	for i := range questions {
+		if questions[i].root = fmt.Sprintf("%x", roots[ids[i]]); questions[i].root == "" {
+			t.Fatalf("no page digest of request %d is in the ledger", ids[i])
+		}
+	}
+	return questions
+}
+
+// firstTokens is the median time to the first token over n requests, one at a time.
+func (s *server) firstTokens(t *testing.T, questions []question, n int) time.Duration {
+	t.Helper()
+	times := make([]time.Duration, n)
+	for i := range times {
+		begun := time.Now()
+		_, _, _ = s.stream(t.Context(), s.key(0), questions[i%5].prompt, 2, func(pieces int) bool {
+			if pieces == 1 {
+				times[i] = time.Since(begun)
+			}
+			return true
+		})
+	}
+	slices.Sort(times)
+	return times[n/2]
+}
+
+var cutPhases = []string{"queued", "prefill", "transfer", "before first token", "decode", "last byte"}
+
+// scarcest is the phase with the fewest cuts, if any has less than demanded.
+func scarcest(phases map[string]int, least int) string {
+	name := slices.MinFunc(cutPhases, func(a, b string) int { return phases[a] - phases[b] })
+	if phases[name] >= least {
+		return ""
+	}
+	return name
+}
+
+// cutter asks questions and hangs up on many of them.
+type cutter struct {
+	server    *server
+	questions []question
+	scarce    string // phase to aim at
+
+	mu              sync.Mutex
+	asked           int
+	lastByte, wrong int
+	survivors       map[string]int  // request and page digest of its solo run
+	firsts          []time.Duration // latest times to the first token
+}
+
+// run asks count questions, many at a time.
+func (c *cutter) run(t *testing.T, random *rand.Rand, count int) {
+	work := make(chan *rand.Rand)
+	var wg sync.WaitGroup
+	for range 24 {
+		wg.Go(func() {
+			for r := range work {
+				c.ask(t, r)
+			}
+		})
+	}
+	for range count {
+		work <- rand.New(rand.NewPCG(random.Uint64(), random.Uint64()))
+	}
+	close(work)
+	wg.Wait()
+}
+
+// ask asks one question and hangs up after a time, at a piece of the answer, or
+// not at all.
+func (c *cutter) ask(t *testing.T, r *rand.Rand) {
+	q := c.questions[r.IntN(len(c.questions))]
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	at, after := c.plan(r, q)
+	if after > 0 {
+		timer := time.AfterFunc(after, cancel)
+		defer timer.Stop()
+	}
+	begun := time.Now()
+	text, id, done, _ := c.server.streamID(ctx, c.server.key(r.IntN(2)), q.prompt, len(q.want), func(pieces int) bool {
+		if pieces == 1 {
+			c.first(time.Since(begun))
+		}
+		return pieces != at
+	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case !done && at == len(q.want):
+		c.lastByte++
+	case done && text != q.want:
+		c.wrong++
+		t.Errorf("a surviving request got %q, want %q", text, q.want)
+	case done:
+		n, err := requestNumber(id)
+		if err != nil {
+			t.Error(err)
+		}
+		c.survivors[fmt.Sprintf("%d %s", n, q.root)]++
+	}
+}
+
+// plan says at which piece to hang up, or after what time; 0 and 0: not at all.
+func (c *cutter) plan(r *rand.Rand, q question) (at int, after time.Duration) {
+	early := time.Duration(1 + r.IntN(20_000_000))
+	near := time.Duration(float64(c.typical(r)) * (0.8 + 0.3*r.Float64()))
+	within := time.Duration(float64(c.typical(r)) * r.Float64())
+	switch n := r.IntN(10); {
+	case n < 4 && c.scarce == "before first token":
+		return 0, near
+	case n < 6 && (c.scarce == "prefill" || c.scarce == "transfer"):
+		return 0, max(within, near/2)
+	case n == 0:
+		return 1 + r.IntN(len(q.want)-2), 0
+	case n == 1:
+		return len(q.want), 0
+	case n == 2:
+		return 0, early
+	case n < 5:
+		return 0, within
+	case n < 8:
+		return 0, near
+	}
+	return 0, 0
+}
+
+func (c *cutter) first(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.firsts = append(c.firsts, d); len(c.firsts) > 64 {
+		c.firsts = c.firsts[1:]
+	}
+}
+
+// typical is one of the latest times to the first token.
+func (c *cutter) typical(r *rand.Rand) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.firsts) == 0 {
+		return 50 * time.Millisecond
+	}
+	return c.firsts[r.IntN(len(c.firsts))]
+}
+
+// phases says, from the ledgers, where each request was that its client left.
+func (s *server) phases(t *testing.T) map[string]int {
+	t.Helper()
+	type progress struct{ accepted, computing, computed, adopted, tokens bool }
+	seen := map[uint64]*progress{}
+	of := func(request uint64) *progress {
+		if seen[request] == nil {
+			seen[request] = &progress{}
+		}
+		return seen[request]
+	}
+	request := map[kv.TransferID]uint64{}
+	for _, node := range []string{"p0", "d0"} {
+		for _, e := range s.entries(t, node) {
+			switch e.Event {
+			case "open", "grant":
+				request[e.X] = e.Request
+				of(e.Request).accepted = true
+			case "admitted":
+				of(request[e.X]).computing = true
+			case "computed":
+				of(request[e.X]).computed = true
+			case "adopted":
+				of(request[e.X]).adopted = true
+			}
+		}
+	}
+	phases := map[string]int{}
+	for _, e := range s.entries(t, "gateway") {
+		if e.Event != "failed" {
+			continue
+		}
+		p := seen[e.Request]
+		var prompt, output int
+		_, _ = fmt.Sscanf(e.Detail, "%d prompt tokens, %d output tokens", &prompt, &output)
+		switch {
+		case p == nil || !p.accepted:
+			phases["queued"]++
+		case !p.computed:
+			phases["prefill"]++
+		case !p.adopted:
+			phases["transfer"]++
+		case output == 0:
+			phases["before first token"]++
+		default:
+			phases["decode"]++
+		}
+	}
+	return phases
+}
