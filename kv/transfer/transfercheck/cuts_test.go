@@ -134,6 +134,9 @@ func readCuts(t *testing.T, name string) (size int, bounded []string, list []cut
 // What is on record as a cut leaks, in as many steps, and is minimal among what
 // is on record.
 func TestRecordedCutsLeak(t *testing.T) {
+	if testing.Short() {
+		t.Skip("each recorded set is searched again")
+	}
 	for _, b := range byName {
 		size, _, list := readCuts(t, b.name)
 		if size < 1 {

@@ -56,7 +56,7 @@ func leaks(tr Transport, missing guard.Set) (v *modelcheck.Violation[Action], wh
 func TestNoSingleGuardLeaks(t *testing.T) {
 	transports := []Transport{Receiver, OneSided, DrainOnly}
 	if testing.Short() {
-		transports = transports[:1]
+		t.Skip("every guard on every transport takes a while")
 	}
 	for _, tr := range transports {
 		for g := range guard.End {
