@@ -70,11 +70,11 @@ type pairConfig struct {
 }
 
 // wire makes the listener of a prefill worker and says how to dial it.
-type wire func(t *testing.T, c transport.Config) (listener, Dial)
+type wire func(t testing.TB, c transport.Config) (listener, Dial)
 
 type listener interface{ Close() error }
 
-func plainTCP(t *testing.T, c transport.Config) (listener, Dial) {
+func plainTCP(t testing.TB, c transport.Config) (listener, Dial) {
 	t.Helper()
 	l, err := tcp.Listen("127.0.0.1:0", c, tcp.Plaintext())
 	if err != nil {
@@ -99,7 +99,7 @@ func (c pairConfig) worker(m *model.Model, node string, pages int, record Record
 	return w
 }
 
-func startPair(t *testing.T, m *model.Model, c pairConfig) *pair {
+func startPair(t testing.TB, m *model.Model, c pairConfig) *pair {
 	t.Helper()
 	record := &notes{}
 	p, err := NewPrefill(c.worker(m, "p0", c.prefillPages, record))
@@ -138,7 +138,7 @@ func startPair(t *testing.T, m *model.Model, c pairConfig) *pair {
 }
 
 // await waits until both workers' statuses satisfy cond.
-func (p *pair) await(t *testing.T, what string, cond func(cluster.Status) bool) {
+func (p *pair) await(t testing.TB, what string, cond func(cluster.Status) bool) {
 	t.Helper()
 	for _, h := range []cluster.Handler{p.prefill.Handler(), p.decode.Handler()} {
 		deadline := time.After(20 * time.Second)
@@ -158,7 +158,7 @@ func (p *pair) await(t *testing.T, what string, cond func(cluster.Status) bool) 
 
 // idle waits until every page is free again. What the workers say at first may be
 // from before the last job's end; what they say next is not.
-func (p *pair) idle(t *testing.T) {
+func (p *pair) idle(t testing.TB) {
 	t.Helper()
 	fresh := []<-chan struct{}{p.prefill.Handler().Changed(), p.decode.Handler().Changed()}
 	for _, changed := range fresh {
