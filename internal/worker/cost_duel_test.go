@@ -213,10 +213,13 @@ func (p plan) session(b testing.TB, m *model.Model, base, other side, number int
 		z, a = p.enter(b, m, other), p.enter(b, m, base)
 	}
 	s := &samples{}
-	p.duels(b, r, a, z, &samples{}) // warms up
+	p.duels(b, r, a, z, p.output, &samples{}) // warms up
 	p.rounds(b, r, a, z, &samples{})
+	for range p.firstBlocks {
+		p.duels(b, r, a, z, firstOnly, s)
+	}
 	for range p.duelBlocks {
-		p.duels(b, r, a, z, s)
+		p.duels(b, r, a, z, p.output, s)
 	}
 	for range p.roundBlocks {
 		p.rounds(b, r, a, z, s)
@@ -224,20 +227,26 @@ func (p plan) session(b testing.TB, m *model.Model, base, other side, number int
 	return s
 }
 
-func (p plan) duels(b testing.TB, r *rand.Rand, base, other *contender, s *samples) {
+// firstOnly is the output of a request of which only the first token is measured.
+const firstOnly = 2
+
+func (p plan) duels(b testing.TB, r *rand.Rand, base, other *contender, output int, s *samples) {
 	prompt := p.random(r)
-	t1 := fight(b, [2]*contender{base, other}, prompt, p.output)
-	t2 := fight(b, [2]*contender{other, base}, prompt, p.output)
+	t1 := fight(b, [2]*contender{base, other}, prompt, output)
+	t2 := fight(b, [2]*contender{other, base}, prompt, output)
 	b1, o1, o2, b2 := t1[0], t1[1], t2[0], t2[1]
 	s.ttft = append(s.ttft, ratio(b1.ttft, o1.ttft, o2.ttft, b2.ttft))
 	s.ttftCPU = append(s.ttftCPU, ratio(b1.ttftCPU, o1.ttftCPU, o2.ttftCPU, b2.ttftCPU))
+	s.base.ttft = append(s.base.ttft, b1.ttft, b2.ttft)
+	if output == firstOnly {
+		return
+	}
 	var itl, itlCPU []float64
 	for k := range b1.itl {
 		itl = append(itl, ratio(b1.itl[k], o1.itl[k], o2.itl[k], b2.itl[k]))
 		itlCPU = append(itlCPU, ratio(b1.itlCPU[k], o1.itlCPU[k], o2.itlCPU[k], b2.itlCPU[k]))
 	}
 	s.itl, s.itlCPU = append(s.itl, itl), append(s.itlCPU, itlCPU)
-	s.base.ttft = append(s.base.ttft, b1.ttft, b2.ttft)
 	s.base.itl = append(s.base.itl, slices.Concat(b1.itl, b2.itl)...)
 	s.base.itlCPU = append(s.base.itlCPU, slices.Concat(b1.itlCPU, b2.itlCPU)...)
 }

@@ -30,7 +30,8 @@ const slowdownMax = 0.01
 // plan is the size of a measurement, chosen before it begins.
 type plan struct {
 	sessions                int // pairs of workers are made anew in each
-	duelBlocks, roundBlocks int // of a session
+	firstBlocks             int // of a session: solo requests up to their first token
+	duelBlocks, roundBlocks int // of a session: whole solo requests, and concurrent ones
 	prompt, output          int // tokens
 	batch                   int // requests of a round
 	threads                 int // of each engine
@@ -42,6 +43,7 @@ var costFlags = struct {
 	only              *string
 	sessions, threads *int
 	prompt, output    *int
+	first             *int
 	duels, rounds     *int
 	beside            *int
 	seed              *uint64
@@ -51,7 +53,8 @@ var costFlags = struct {
 	flag.Int("cost.threads", 1, "engine threads of a worker"),
 	flag.Int("cost.prompt", 0, "prompt tokens, 0: the model's own number"),
 	flag.Int("cost.output", 0, "output tokens, 0: the model's own number"),
-	flag.Int("cost.duels", 0, "blocks of four solo requests in a session, 0: the model's own number"),
+	flag.Int("cost.first", 0, "blocks of four requests up to the first token in a session, 0: the model's own number"),
+	flag.Int("cost.duels", 0, "blocks of four whole solo requests in a session, 0: the model's own number"),
 	flag.Int("cost.rounds", 0, "blocks of four rounds of concurrent requests in a session, 0: the model's own number"),
 	flag.Int("cost.beside", 3, "what is measured beside the guards, as TLS, has fewer blocks by this factor"),
 	flag.Uint64("cost.seed", 1, "of prompts and resampling"),
@@ -66,8 +69,8 @@ type subject struct {
 
 func subjects() []subject {
 	return []subject{
-		{"smollm2", plan{prompt: 192, output: 34, batch: 4, duelBlocks: 14, roundBlocks: 5}, loadSmolLM2},
-		{"tracer", plan{prompt: 480, output: 66, batch: 4, duelBlocks: 30, roundBlocks: 16}, loadTracer},
+		{"smollm2", plan{prompt: 192, output: 34, batch: 4, firstBlocks: 24, duelBlocks: 6, roundBlocks: 6}, loadSmolLM2},
+		{"tracer", plan{prompt: 480, output: 130, batch: 4, firstBlocks: 24, duelBlocks: 12, roundBlocks: 12}, loadTracer},
 	}
 }
 
@@ -114,7 +117,9 @@ func BenchmarkGuardCost(b *testing.B) {
 			p := s.plan.with(m)
 			fmt.Printf("\n%s: %d layers, a page is %d bytes\n", s.name, len(m.Layers), m.Layout().FrameBytes())
 			all = append(all, p.contest(b, m, "all guards", side{"without guards, tcp", plainTCP, everything}, guarded)...)
-			p.duelBlocks, p.roundBlocks = max(1, p.duelBlocks / *costFlags.beside), max(1, p.roundBlocks / *costFlags.beside)
+			for _, blocks := range []*int{&p.firstBlocks, &p.duelBlocks, &p.roundBlocks} {
+				*blocks = max(1, *blocks / *costFlags.beside)
+			}
 			p.contest(b, m, "the guarded side against itself", guarded, guarded)
 			p.contest(b, m, "TLS beside it", guarded, side{name: "guarded, tcp with TLS", wire: mutualTLS})
 			p.contest(b, m, "shared memory beside it", guarded, side{name: "guarded, shm", wire: sharedMemory})
@@ -128,7 +133,7 @@ func BenchmarkGuardCost(b *testing.B) {
 func (p plan) with(m *model.Model) plan {
 	p.sessions, p.threads, p.seed, p.vocab = *costFlags.sessions, *costFlags.threads, *costFlags.seed, m.Config.Vocab
 	for _, f := range []struct{ flag, into *int }{{costFlags.prompt, &p.prompt}, {costFlags.output, &p.output},
-		{costFlags.duels, &p.duelBlocks}, {costFlags.rounds, &p.roundBlocks}} {
+		{costFlags.first, &p.firstBlocks}, {costFlags.duels, &p.duelBlocks}, {costFlags.rounds, &p.roundBlocks}} {
 		if *f.flag > 0 {
 			*f.into = *f.flag
 		}
@@ -148,8 +153,8 @@ func (p plan) contest(b *testing.B, m *model.Model, name string, base, other sid
 		b.Run("session", func(b *testing.B) { s.add(p.session(b, m, base, other, number)) })
 	}
 	fmt.Printf("\n%s: %s -> %s\n", name, base.name, other.name)
-	fmt.Printf("  chosen beforehand: %d sessions x (%d blocks of 4 solo requests, %d blocks of 4 rounds of %d requests), prompt %d, output %d, %d engine threads, seed %d; took %.0f s\n",
-		p.sessions, p.duelBlocks, p.roundBlocks, p.batch, p.prompt, p.output, p.threads, p.seed, time.Since(begun).Seconds())
+	fmt.Printf("  chosen beforehand: %d sessions x (%d blocks of 4 first tokens, %d blocks of 4 solo requests, %d blocks of 4 rounds of %d requests), prompt %d, output %d, %d engine threads, seed %d; took %.0f s\n",
+		p.sessions, p.firstBlocks, p.duelBlocks, p.roundBlocks, p.batch, p.prompt, p.output, p.threads, p.seed, time.Since(begun).Seconds())
 	fmt.Printf("  %-28s %9s %20s %6s %24s  %s\n", "slowdown", "estimate", "95 % interval", "n", "middle half of samples", "without")
 	r := rand.New(rand.NewPCG(p.seed, 99))
 	tokens := float64(p.batch * p.output)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
+	"github.com/bulkhead-kv/bulkhead/internal/engine"
 	"github.com/bulkhead-kv/bulkhead/internal/fault"
 	"github.com/bulkhead-kv/bulkhead/internal/ledger"
 	"github.com/bulkhead-kv/bulkhead/internal/sample"
@@ -44,6 +45,8 @@ type Decode struct {
 	dialers  map[string]*dialer
 	pending  []transfer.TargetEvent // the one being stepped first
 	buffers  [][]float32            // logits, by row of the step
+	rows     []engine.Row           // of the step
+	running  []*sequence            // by row of the step
 	scratch  sample.Scratch
 }
 
@@ -55,6 +58,7 @@ type sequence struct {
 	grant   *transfer.Grant
 	link    transport.Link
 	refs    []kv.PageRef // prompt pages, then pages of the output
+	slots   []kv.Slot    // of refs
 	digest  kv.Sum       // of the prompt's token ids, under the grant's key
 	roots   []kv.Digest  // of the prompt's pages, as verified
 	sampler *sample.Sampler
@@ -155,6 +159,9 @@ func (d *Decode) reserve(s *sequence) (granted []kv.PageRef, err error) {
 		more, err := local(s.x, s.Tenant, output)
 		d.must("reserve output", err)
 		s.refs = slices.Concat(granted, more)
+	}
+	for _, ref := range s.refs {
+		s.slots = append(s.slots, ref.Slot)
 	}
 	for i := prompt; i < len(s.refs); i++ {
 		d.clean(d.tag(s, i, 0))

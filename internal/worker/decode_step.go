@@ -18,18 +18,20 @@ func (d *Decode) step() bool {
 	if len(chunks) == 0 {
 		return false
 	}
-	rows := make([]engine.Row, len(chunks))
-	running := make([]*sequence, len(chunks))
+	d.rows, d.running = d.rows[:0], d.running[:0]
 	for i, c := range chunks {
-		running[i] = d.byID[c.ID]
-		rows[i] = d.row(running[i], d.logits(i))
-		d.holdKernel(running[i].x)
+		s := d.byID[c.ID]
+		d.running = append(d.running, s)
+		d.rows = append(d.rows, d.row(s, d.logits(i)))
+		d.holdKernel(s.x)
 	}
-	err := d.engine.Step(rows)
-	for i, s := range running {
+	err := d.engine.Step(d.rows)
+	for i, s := range d.running {
 		d.releaseKernel(s.x)
-		d.advance(s, rows[i].Logits[0], errors.Join(err, rows[i].Err))
+		d.advance(s, d.rows[i].Logits[0], errors.Join(err, d.rows[i].Err))
 	}
+	clear(d.rows) // a sequence that has ended is let go
+	clear(d.running)
 	return true
 }
 
@@ -42,10 +44,7 @@ func (d *Decode) logits(i int) []float32 {
 }
 
 func (d *Decode) row(s *sequence, logits []float32) engine.Row {
-	slots := make([]kv.Slot, s.at/kv.PageTokens+1)
-	for i := range slots {
-		slots[i] = s.refs[i].Slot
-	}
+	slots := s.slots[:s.at/kv.PageTokens+1]
 	row := engine.Row{Tokens: []int32{s.last}, Start: s.at, Pages: slots, Logits: [][]float32{logits}}
 	if s.fills() || s.index == 0 {
 		row.Hash = d.hash(slots)

@@ -2,7 +2,9 @@ package worker
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
+	"strconv"
 
 	"github.com/bulkhead-kv/bulkhead/internal/ledger"
 	"github.com/bulkhead-kv/bulkhead/kv"
@@ -19,12 +21,7 @@ func (b *base) recordTransfer(event any, effects []transfer.Effect) {
 	if e.Event == "tick" && len(effects) == 0 {
 		return
 	}
-	out := sha256.New()
-	for i := range effects {
-		f := &effects[i]
-		fmt.Fprintf(out, "%d %v %d %d %d %d\n", f.Kind, f.X, f.Peer, f.Block, f.Code, f.Reason)
-	}
-	e.Kind, e.Output = ledger.Transfer, out.Sum(nil)[:16]
+	e.Kind, e.Output = ledger.Transfer, b.outputHash(effects)
 	pages := e.Pages
 	for len(pages) > ledger.PagesMax {
 		e.Pages = pages[:ledger.PagesMax]
@@ -33,6 +30,22 @@ func (b *base) recordTransfer(event any, effects []transfer.Effect) {
 	}
 	e.Pages = pages
 	b.record(e)
+}
+
+// outputHash is the front half of the SHA-256 over the effects, each of them 42 bytes,
+// little-endian: kind 1, epoch 8, sequence 8, rank 1, peer 8, block 8, code 4, reason 4.
+func (b *base) outputHash(effects []transfer.Effect) []byte {
+	out, le := b.output[:0], binary.LittleEndian
+	for i := range effects {
+		f := &effects[i]
+		out = le.AppendUint64(append(out, byte(f.Kind)), uint64(f.X.Epoch))
+		out = append(le.AppendUint64(out, f.X.Sequence), f.X.Rank)
+		out = le.AppendUint64(le.AppendUint64(out, uint64(f.Peer)), uint64(f.Block))
+		out = le.AppendUint32(le.AppendUint32(out, uint32(f.Code)), uint32(f.Reason))
+	}
+	b.output = out
+	sum := sha256.Sum256(out)
+	return sum[:16]
 }
 
 // entryOf names an event with the ids and numbers that matter. Digests and keys
@@ -92,7 +105,7 @@ func fate(w transfer.Written) string {
 	return ", false"
 }
 
-func blockDetail(block uint32) string { return fmt.Sprintf("block %d", block) }
+func blockDetail(block uint32) string { return "block " + strconv.FormatUint(uint64(block), 10) }
 
 func messageEntry(e transfer.Received) ledger.Entry {
 	switch m := e.Message.(type) {

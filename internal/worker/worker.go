@@ -125,6 +125,7 @@ type base struct {
 	published    cluster.Status
 	publishedAt  time.Time
 	aliveAt      time.Time
+	output       []byte // scratch of outputHash
 }
 
 func newBase(c Config, role cluster.Role) (*base, error) {
