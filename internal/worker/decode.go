@@ -202,7 +202,7 @@ func (d *Decode) cancel(id cluster.ID, cause error) {
 }
 
 func (d *Decode) abandon(reason fault.Kind) {
-	for _, s := range d.byJob {
+	for _, s := range ordered(d.byJob, compareJobs) {
 		d.giveUp(s, fault.New(reason, "worker %s is stopping", d.Node))
 	}
 }
@@ -237,7 +237,7 @@ func (d *Decode) unschedule(s *sequence) {
 }
 
 func (d *Decode) tick(now time.Time) {
-	for _, s := range d.byJob {
+	for _, s := range ordered(d.byJob, compareJobs) {
 		if !s.Deadline.IsZero() && now.After(s.Deadline) {
 			d.giveUp(s, fault.New(fault.Deadline, "request ran past its deadline"))
 		}
@@ -273,7 +273,7 @@ func (d *Decode) onTransport(e transport.Event) {
 func (d *Decode) linkDown(e transport.Event) {
 	peer, known := d.links.down(e.Link)
 	d.Log.Warn("link is down", "node", e.Link.Peer().Node, "error", e.Err)
-	for _, s := range d.byX {
+	for _, s := range ordered(d.byX, compareTransfers) {
 		if s.link == e.Link {
 			d.drained(s)
 		}
@@ -434,7 +434,7 @@ func (d *Decode) start(s *sequence) {
 	if s.over {
 		return
 	}
-	d.lastTransfer = time.Now()
+	d.lastTransfer = d.Now()
 	d.nextID++
 	s.id, s.started, s.last, s.at = d.nextID, true, s.Tokens[n-1], n-1
 	d.byID[s.id] = s

@@ -135,13 +135,19 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// Transport is what dialers of this worker need: links post their events to it.
+func (d *Decode) Transport() transport.Config {
+	c := transport.Default()
+	c.Hello, c.Events, c.Gate = d.hello(), d.events, d.gate
+	return c
+}
+
 // dialAll starts a dialer for each source. stop closes all links and waits for the
 // dialers; events are taken meanwhile, so that no link waits for the loop that has
 // ended.
 func (d *Decode) dialAll(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	c := transport.Default()
-	c.Hello, c.Events, c.Gate = d.hello(), d.events, d.gate
+	c := d.Transport()
 	var running sync.WaitGroup
 	for _, s := range d.sources {
 		dl := &dialer{Source: s, config: c, down: make(chan transport.Link, linksDownMax), failed: func(node string, err error) {

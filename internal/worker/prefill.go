@@ -90,9 +90,9 @@ func (p *Prefill) Run(ctx context.Context) (err error) {
 func (p *Prefill) submit(j *job) {
 	pr := &prompt{job: j, id: scheduler.ID(p.nextLocal()), since: p.now}
 	p.byJob[j.ID()] = pr
-	for x, w := range p.waiting {
+	for _, w := range ordered(p.waiting, compareTransfers) {
 		if jobOf(w.grant) == j.ID() {
-			delete(p.waiting, x)
+			delete(p.waiting, w.grant.X)
 			p.join(pr, w.grant)
 			return
 		}
@@ -166,7 +166,7 @@ func (p *Prefill) queued() int {
 }
 
 func (p *Prefill) abandon(reason fault.Kind) {
-	for _, pr := range p.byJob {
+	for _, pr := range ordered(p.byJob, compareJobs) {
 		p.giveUp(pr, fault.New(reason, "worker %s is stopping", p.Node))
 	}
 }
@@ -202,13 +202,13 @@ func (p *Prefill) unschedule(pr *prompt) {
 // tick lets late grants and the machine know that time passes.
 func (p *Prefill) tick(now time.Time) {
 	p.now++
-	for x, w := range p.waiting {
+	for _, w := range ordered(p.waiting, compareTransfers) {
 		if p.now-w.since > joinTicks {
-			delete(p.waiting, x)
-			p.apply(transfer.Refused{X: x, Reason: transfer.ReasonJobUnknown})
+			delete(p.waiting, w.grant.X)
+			p.apply(transfer.Refused{X: w.grant.X, Reason: transfer.ReasonJobUnknown})
 		}
 	}
-	for _, pr := range p.byJob {
+	for _, pr := range ordered(p.byJob, compareJobs) {
 		if pr.grant == nil && p.now-pr.since > joinTicks {
 			p.giveUp(pr, fault.New(fault.Unavailable, "prefill %s: no grant of decode %s came for the job", p.Node, pr.Decode))
 		}
@@ -360,7 +360,7 @@ func closedFault(node string, c transfer.Closed) error {
 
 // conclude gives the gateway prefill's verdict: what it computed, not only how much.
 func (p *Prefill) conclude(pr *prompt, c transfer.Closed) {
-	p.lastTransfer = time.Now()
+	p.lastTransfer = p.Now()
 	e := p.event(pr.job, cluster.Computed)
 	e.X, e.PromptTokens, e.TokenDigest, e.Root = c.X, pr.computed, c.TokenDigest, kv.Root(c.Roots)
 	pr.send(e)

@@ -59,6 +59,12 @@ type Recorder interface {
 	Err() error
 }
 
+// Engine computes steps, see package engine. One goroutine calls it.
+type Engine interface {
+	Step(rows []engine.Row) error
+	Close()
+}
+
 // Config is what a worker is made of.
 type Config struct {
 	Node          string
@@ -75,6 +81,11 @@ type Config struct {
 	DrainMax      time.Duration // how long a drain waits for running jobs
 	Build         string        // version of the binary
 	Alive         func()        // called by the loop about once a second; may be nil
+
+	// Now is the clock, nil: the machine's. NewEngine makes what computes on the
+	// pool's pages, nil: the model's own engine. A simulator sets both.
+	Now       func() time.Time
+	NewEngine func(pages engine.Pages) (Engine, error)
 }
 
 // Validate reports everything that is wrong with the configuration.
@@ -111,7 +122,7 @@ type base struct {
 	slab     *slab.Slab
 	pool     *pool.Pool
 	poolKey  kv.Key // sums of pages at rest are made under it
-	engine   *engine.Engine
+	engine   Engine
 	sched    *scheduler.Scheduler
 	jobs     map[cluster.ID]bool // every attempt this worker holds, so that none is taken twice
 	inbox    inbox
@@ -133,12 +144,15 @@ func newBase(c Config, role cluster.Role) (*base, error) {
 		return nil, err
 	}
 	c.ContextTokens = min(c.ContextTokens, (c.PoolPages-c.ReservedPages)*kv.PageTokens)
+	if c.Now == nil {
+		c.Now = time.Now
+	}
 	layout := c.Model.Layout()
 	pages, err := slab.New(layout, c.PoolPages)
 	if err != nil {
 		return nil, fmt.Errorf("worker %s: slab of %d pages: %w", c.Node, c.PoolPages, err)
 	}
-	eng, err := engine.New(c.Model, pages, engine.Config{Threads: c.Threads, TokensMax: StepTokensMax, LogitsMax: StepRowsMax, ContextMax: c.ContextTokens})
+	eng, err := c.newEngine(pages)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("worker %s: engine: %w", c.Node, err), pages.Close())
 	}
@@ -149,6 +163,13 @@ func newBase(c Config, role cluster.Role) (*base, error) {
 	}
 	b.publish(nil, 0)
 	return b, nil
+}
+
+func (c Config) newEngine(pages engine.Pages) (Engine, error) {
+	if c.NewEngine != nil {
+		return c.NewEngine(pages)
+	}
+	return engine.New(c.Model, pages, engine.Config{Threads: c.Threads, TokensMax: StepTokensMax, LogitsMax: StepRowsMax, ContextMax: c.ContextTokens})
 }
 
 // close gives back threads and memory. Requires: the loop has ended.
@@ -205,16 +226,7 @@ type drainRequest struct{}
 // invariant of our own is broken.
 func (b *base) loop(ctx context.Context, p part) (err error) {
 	defer close(b.inbox.stopped)
-	defer func() {
-		switch v := recover().(type) {
-		case nil:
-		case violation:
-			err = v.err
-			b.record(ledger.Entry{Kind: ledger.Note, Event: "invariant-broken"})
-		default:
-			panic(v)
-		}
-	}()
+	defer b.caught(&err)
 	ticker := time.NewTicker(tickInterval)
 	defer ticker.Stop()
 	computed := false
@@ -227,6 +239,18 @@ func (b *base) loop(ctx context.Context, p part) (err error) {
 		if b.draining && len(b.jobs) == 0 {
 			return nil
 		}
+	}
+}
+
+// caught turns a violation into the error that the worker ends with. It is deferred.
+func (b *base) caught(err *error) {
+	switch v := recover().(type) {
+	case nil:
+	case violation:
+		*err = v.err
+		b.record(ledger.Entry{Kind: ledger.Note, Event: "invariant-broken"})
+	default:
+		panic(v)
 	}
 }
 
@@ -282,7 +306,7 @@ func (b *base) accept(p part, v any) {
 	case cancellation:
 		p.cancel(v.id, v.cause)
 	case drainRequest:
-		b.draining, b.drainEnd = true, time.Now().Add(b.DrainMax)
+		b.draining, b.drainEnd = true, b.Now().Add(b.DrainMax)
 	}
 }
 
@@ -400,7 +424,7 @@ func (b *base) publish(peers []cluster.PeerStatus, queued int) {
 	if b.Explicit {
 		s.Limits.ServedTokens = b.ContextTokens
 	}
-	if now := time.Now(); notable(b.published, s) || now.Sub(b.publishedAt) > publishInterval {
+	if now := b.Now(); notable(b.published, s) || now.Sub(b.publishedAt) > publishInterval {
 		b.board.Set(s)
 		b.published, b.publishedAt = s, now
 	}
