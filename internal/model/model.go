@@ -75,7 +75,7 @@ type Model struct {
 
 	fingerprint kv.Fingerprint
 	paramBytes  int
-	mapping     []byte
+	release     func() error // nil once closed
 }
 
 // QueryCols is the number of query values of a token.
@@ -111,12 +111,12 @@ func (m *Model) ParamBytes() int { return m.paramBytes }
 
 // Close releases the weights' memory. Nothing of the model may be used afterwards.
 func (m *Model) Close() error {
-	mapping := m.mapping
-	m.mapping = nil
-	if mapping == nil {
+	release := m.release
+	m.release = nil
+	if release == nil {
 		return nil
 	}
-	return unix.Munmap(mapping)
+	return release()
 }
 
 // Load repacks the file's weights into memory of this process.
@@ -135,7 +135,7 @@ func Load(f *gguf.File) (*Model, error) {
 		_ = unix.Munmap(mapping) // the build error is the one to report
 		return nil, err
 	}
-	m.mapping = mapping
+	m.release = func() error { return unix.Munmap(mapping) }
 	m.fingerprint = fingerprint(contentDigest(f), m.Config)
 	return m, nil
 }

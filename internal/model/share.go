@@ -108,16 +108,15 @@ func FromShared(f *gguf.File, memfd *os.File) (*Model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map shared weights: %w", err)
 	}
-	m, err := viewShared(f, mapping)
+	m, err := viewShared(f, mapping.bytes)
 	if err != nil {
-		_ = unix.Munmap(mapping) // the view error is the one to report
-		return nil, fmt.Errorf("map shared weights: %w", err)
+		return nil, fmt.Errorf("map shared weights: %w", closing(err, mapping))
 	}
-	m.mapping = mapping
+	m.release = mapping.close
 	return m, nil
 }
 
-func mapShared(memfd *os.File) ([]byte, error) {
+func mapShared(memfd *os.File) (*mapping, error) {
 	got, err := unix.FcntlInt(memfd.Fd(), unix.F_GET_SEALS, 0)
 	if err != nil {
 		return nil, fmt.Errorf("read seals: %w", err)
@@ -132,12 +131,7 @@ func mapShared(memfd *os.File) ([]byte, error) {
 	if info.Size() < shareHeaderBytes {
 		return nil, fmt.Errorf("%d bytes, the header alone has %d", info.Size(), shareHeaderBytes)
 	}
-	mapping, err := unix.Mmap(int(memfd.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
-	if err != nil {
-		return nil, fmt.Errorf("map %d bytes: %w", info.Size(), err)
-	}
-	adviseHuge(mapping)
-	return mapping, nil
+	return mapFile(int(memfd.Fd()), int(info.Size()))
 }
 
 func viewShared(f *gguf.File, mapping []byte) (*Model, error) {
