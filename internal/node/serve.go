@@ -125,7 +125,8 @@ func (s *serving) run(ctx context.Context) error {
 // supervise runs the children until a drain has ended them. When ctx ends, they
 // are killed.
 func (s *serving) supervise(ctx context.Context, f *cluster.File) error {
-	sup, err := supervisor.New(supervisor.Config{Children: s.children(f), Grace: s.DrainMax + drainSlack, Log: s.Log})
+	sup, err := supervisor.New(supervisor.Config{Children: s.children(f), Grace: s.DrainMax + drainSlack, Log: s.Log,
+		Stable: stableAfter, FailuresMax: failuresMax, BackoffMax: backoffMax})
 	if err != nil {
 		return err
 	}
@@ -146,6 +147,14 @@ func (s *serving) supervise(ctx context.Context, f *cluster.File) error {
 	drain()
 	return errors.Join(err, <-announced)
 }
+
+// A child that was ready for stableAfter is restarted at once when it dies, however
+// often; one that dies earlier is given up after failuresMax times in a row.
+const (
+	stableAfter = time.Second
+	failuresMax = 20
+	backoffMax  = 2 * time.Second
+)
 
 // drainSlack is what a child has beyond its own drain before it is killed.
 const drainSlack = 5 * time.Second
