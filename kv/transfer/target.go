@@ -77,6 +77,17 @@ func (t *Target) Next() kv.TransferID {
 	return kv.TransferID{Epoch: t.config.Epoch, Sequence: sequence, Rank: t.config.Rank}
 }
 
+// Skip makes x the id that Next gave last, as if those before it had been given
+// and dropped: a recorded run is re-executed with it. It reports false, and does
+// nothing, where Next could not have given x any more.
+func (t *Target) Skip(x kv.TransferID) bool {
+	if x.Epoch != t.config.Epoch || x.Rank != t.config.Rank || x.Sequence < t.next || x.Sequence+1 == 0 {
+		return false
+	}
+	t.next = x.Sequence + 1
+	return true
+}
+
 // Len is the number of transfers that still hold pages.
 func (t *Target) Len() int { return len(t.open) }
 

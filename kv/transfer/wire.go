@@ -28,9 +28,11 @@ const (
 )
 
 // Append appends the wire form.
-func (h Hello) Append(b []byte) []byte {
+func (h Hello) Append(b []byte) []byte { return h.appendFields(append(b, wireHello)) }
+
+func (h Hello) appendFields(b []byte) []byte {
 	le := binary.LittleEndian
-	b = append(b, wireHello, h.Version, byte(h.Role))
+	b = append(b, h.Version, byte(h.Role))
 	b = le.AppendUint64(b, uint64(h.Epoch))
 	b = append(append(b, byte(len(h.Node))), h.Node...)
 	b = append(b, h.Fingerprint[:]...)
@@ -43,9 +45,11 @@ func (h Hello) Append(b []byte) []byte {
 }
 
 // Append appends the wire form.
-func (g Grant) Append(b []byte) []byte {
+func (g Grant) Append(b []byte) []byte { return g.appendFields(append(b, wireGrant)) }
+
+func (g Grant) appendFields(b []byte) []byte {
 	le := binary.LittleEndian
-	b = appendTransfer(append(b, wireGrant), g.X)
+	b = appendTransfer(b, g.X)
 	b = le.AppendUint64(b, g.Request)
 	b = le.AppendUint32(b, g.Attempt)
 	b = le.AppendUint64(b, g.GatewayBoot)
@@ -101,36 +105,33 @@ func Parse(b []byte) (Message, error) {
 		return nil, fmt.Errorf("message of %d bytes, at most %d are allowed", len(b), MessageBytesMax)
 	}
 	r := reader{rest: b}
-	kind := r.byte()
-	var m Message
-	var check func() error
+	m := r.message()
 	switch {
+	case r.short && len(b) > 0 && (b[0] < wireHello || b[0] > wireClosed):
+		return nil, fmt.Errorf("message of unknown kind %d", b[0])
 	case r.short:
-	case kind == wireHello:
-		h := r.hello()
-		m, check = h, h.Validate
-	case kind == wireGrant:
-		g := r.grant()
-		m, check = g, g.Validate
-	case kind == wireAbort:
-		a := Abort{X: r.transfer(), SourceEpoch: kv.Epoch(r.uint64()), Low: r.uint64()}
-		m, check = a, a.validate
-	case kind == wireClosed:
-		c := r.closed()
-		m, check = c, c.Validate
-	default:
-		return nil, fmt.Errorf("message of unknown kind %d", kind)
+		return nil, fmt.Errorf("message is cut short at %d bytes", len(b))
+	case len(r.rest) != 0:
+		return nil, fmt.Errorf("message of kind %d has %d bytes too many", b[0], len(r.rest))
 	}
-	if r.short {
-		return nil, fmt.Errorf("message of kind %d is cut short at %d bytes", kind, len(b))
-	}
-	if len(r.rest) != 0 {
-		return nil, fmt.Errorf("message of kind %d has %d bytes too many", kind, len(r.rest))
-	}
-	if err := check(); err != nil {
+	if err := validate(m); err != nil {
 		return nil, err
 	}
 	return m, nil
+}
+
+func validate(m Message) error {
+	switch m := m.(type) {
+	case Hello:
+		return m.Validate()
+	case Grant:
+		return m.Validate()
+	case Abort:
+		return m.validate()
+	case Closed:
+		return m.Validate()
+	}
+	return fmt.Errorf("message of unknown type %T", m)
 }
 
 // reader takes fields off the front of rest; once short, it gives zeros.
@@ -155,6 +156,22 @@ func (r *reader) uint64() uint64 { return binary.LittleEndian.Uint64(r.take(8)) 
 
 func (r *reader) transfer() kv.TransferID {
 	return kv.TransferID{Epoch: kv.Epoch(r.uint64()), Sequence: r.uint64(), Rank: r.byte()}
+}
+
+// message reads a message without asking whether anyone can have sent it.
+func (r *reader) message() Message {
+	switch r.byte() {
+	case wireHello:
+		return r.hello()
+	case wireGrant:
+		return r.grant()
+	case wireAbort:
+		return Abort{X: r.transfer(), SourceEpoch: kv.Epoch(r.uint64()), Low: r.uint64()}
+	case wireClosed:
+		return r.closed()
+	}
+	r.short = true
+	return nil
 }
 
 // count reads a list's length: within PagesMax, and with that many elements left.
