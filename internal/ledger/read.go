@@ -41,6 +41,7 @@ type Report struct {
 	First    uint64 // sequence of the first entry; 0 if there is none
 	Last     uint64 // sequence of the last entry; 0 if there is none
 	Head     Hash   // of the last line: kept elsewhere, it shows later that nothing was cut off
+	Torn     bool   // of Visit: half a line stands at the end
 }
 
 // Verify checks the whole chain in dir. At the first bad entry it stops and
@@ -51,20 +52,25 @@ type Report struct {
 // the end of the last segment is then no finding.
 func Verify(dir string) (Report, error) {
 	var r Report
-	err := walk(dir, func(h *header, l *line, head Hash) bool {
-		r.Head = head
-		if l == nil {
-			r.Segments++
-			return true
-		}
-		if r.Entries == 0 {
-			r.First = l.Sequence
-		}
-		r.Entries++
-		r.Last = l.Sequence
+	err := walk(dir, func(_ *header, l *line, head Hash) bool {
+		r.note(l, head)
 		return true
 	})
 	return r, err
+}
+
+// note counts a line; l is nil for a segment's header.
+func (r *Report) note(l *line, head Hash) {
+	r.Head = head
+	if l == nil {
+		r.Segments++
+		return
+	}
+	if r.Entries == 0 {
+		r.First = l.Sequence
+	}
+	r.Entries++
+	r.Last = l.Sequence
 }
 
 // Read gives all entries in dir in order, checked as Verify does. The error, a
@@ -148,7 +154,7 @@ type scanner struct {
 func (s *scanner) header(segment uint64) (*header, error) {
 	raw, err := s.raw()
 	if errors.Is(err, io.EOF) {
-		err = errors.New("segment is empty")
+		err = fmt.Errorf("%w: segment is empty", errTorn)
 	}
 	if err != nil {
 		return nil, err
@@ -222,7 +228,7 @@ func (s *scanner) raw() ([]byte, error) {
 			return raw, nil
 		case errors.Is(err, bufio.ErrBufferFull):
 		case errors.Is(err, io.EOF) && len(raw) > 0:
-			return nil, fmt.Errorf("line ends after %d bytes without a newline", len(raw))
+			return nil, fmt.Errorf("%w: it ends after %d bytes without a newline", errTorn, len(raw))
 		default:
 			return nil, err
 		}
