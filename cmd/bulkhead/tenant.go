@@ -10,8 +10,13 @@ import (
 	"github.com/bulkhead-kv/bulkhead/internal/tenant"
 )
 
-const tenantLong = `Change who may use the server, and how much. Tenants stand in a file that holds
-hashes of their keys, never the keys; a running gateway follows it.`
+const tenantLong = `Change who may use the server, and how much. Tenants stand in a file that a
+running gateway follows: a change counts within a second.
+
+The file holds hashes of the keys, never the keys. It also holds each tenant's
+"secret", from which the tag is made that keeps its pages apart from everybody
+else's. Whoever knows it can forge that tag: guard the file like a key. It is
+made with mode 0600 and is refused with any other.`
 
 func newTenant() *cobra.Command {
 	cmd := group("tenant", "add, list, rotate and remove tenants", tenantLong,
@@ -79,7 +84,7 @@ func newTenantList() *cobra.Command {
 		rows := [][]string{{"NAME", "CREATED", "REQUESTS/MIN", "TOKENS/MIN", "CONCURRENCY", "RESERVED", "KEYS"}}
 		for _, t := range infos {
 			rows = append(rows, []string{t.Name, t.Created.Local().Format("2006-01-02 15:04"), limit(t.Limits.RequestsPerMinute),
-				limit(t.Limits.TokensPerMinute), limit(t.Limits.Concurrency), limit(t.Limits.ReservedTokens), keyList(t.Keys)})
+				limit(t.Limits.TokensPerMinute), limit(t.Limits.Concurrency), limit(t.Limits.ReservedTokens), keyList(t.Keys, time.Now())})
 		}
 		return writeTable(cmd.OutOrStdout(), rows)
 	}
@@ -93,12 +98,16 @@ func limit(n int) string {
 	return fmt.Sprint(n)
 }
 
-func keyList(keys []tenant.KeyInfo) string {
+func keyList(keys []tenant.KeyInfo, now time.Time) string {
 	parts := make([]string, len(keys))
 	for i, k := range keys {
 		parts[i] = k.ID
-		if !k.Expires.IsZero() {
-			parts[i] += " until " + k.Expires.Local().Format("2006-01-02 15:04")
+		switch end := k.Expires.Local().Format("2006-01-02 15:04"); {
+		case k.Expires.IsZero():
+		case now.Before(k.Expires):
+			parts[i] += " until " + end
+		default:
+			parts[i] += " expired " + end
 		}
 	}
 	return strings.Join(parts, ", ")
@@ -108,7 +117,7 @@ func newTenantRotate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "rotate NAME",
 		Short:   "give a tenant a new key and print it, this one time",
-		Long:    "Give a tenant a new key. The old keys end after --grace, at once without it;\nrequests that run go on.",
+		Long:    "Give a tenant a new key. The old keys end after --grace; without it they end at a\nrunning gateway within a second. Requests that run go on.",
 		Example: "  bulkhead tenant rotate acme --grace 24h",
 		Args:    args(cobra.ExactArgs(1)),
 	}
@@ -130,7 +139,7 @@ func newTenantRotate() *cobra.Command {
 func newTenantRemove() *cobra.Command {
 	return &cobra.Command{
 		Use:     "rm NAME",
-		Short:   "remove a tenant; its running requests end at once",
+		Short:   "remove a tenant; its running requests end within a second",
 		Example: "  bulkhead tenant rm acme",
 		Args:    args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -39,7 +39,7 @@ type Directory struct {
 	log  *slog.Logger
 
 	mu      sync.RWMutex
-	version fs.FileInfo // of the file that was loaded, nil when there was none; protected by mu
+	version fs.FileInfo // of the file that was loaded; protected by mu
 	tenants map[string]*Tenant
 	secrets map[string]hexBytes
 	keys    map[[sha256.Size]byte]entry
@@ -51,14 +51,15 @@ type entry struct {
 	tenant *Tenant
 }
 
-// Open loads the file. A file that doesn't exist yet has no tenants.
+// Open loads the file. One that doesn't exist is an error of kind fault.NotFound:
+// taken for a file without tenants it would refuse every key.
 func Open(path string, log *slog.Logger) (*Directory, error) {
 	d := &Directory{path: path, log: log}
 	return d, d.Reload()
 }
 
-// Run follows the file until ctx ends. A file that can't be read or parsed
-// changes nothing: the tenants of the last good one stay, and the log says so.
+// Run follows the file until ctx ends. A file that is gone or can't be read or
+// parsed changes nothing: the tenants of the last good one stay, and the log says so.
 func (d *Directory) Run(ctx context.Context, interval time.Duration) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -73,6 +74,9 @@ func (d *Directory) Run(ctx context.Context, interval time.Duration) error {
 		if err != nil && !failing {
 			d.log.Error("tenants file not loaded, the last good one stays", "error", err)
 		}
+		if err == nil && failing {
+			d.log.Warn("tenants file is loaded again", "tenants", d.Count())
+		}
 		failing = err != nil
 	}
 }
@@ -80,7 +84,7 @@ func (d *Directory) Run(ctx context.Context, interval time.Duration) error {
 // Poll loads the file if it isn't the one that was loaded last.
 func (d *Directory) Poll() error {
 	info, err := os.Stat(d.path)
-	if err != nil && !os.IsNotExist(err) {
+	if err != nil {
 		return err
 	}
 	d.mu.RLock()
@@ -94,9 +98,6 @@ func (d *Directory) Poll() error {
 
 // sameFile compares inode, time and size. Each edit makes a new inode.
 func sameFile(a, b fs.FileInfo) bool {
-	if a == nil || b == nil {
-		return a == nil && b == nil
-	}
 	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
 }
 

@@ -29,7 +29,7 @@ func Add(path, name string, limits Limits, now time.Time) (key string, err error
 	if err := errors.Join(checkName(name), limits.Validate()); err != nil {
 		return "", fault.New(fault.Invalid, "add tenant: %w", err)
 	}
-	err = edit(path, func(f *file) error {
+	err = edit(path, readOrBegin, func(f *file) error {
 		if _, err := f.find(name); err == nil {
 			return fault.New(fault.Invalid, "tenant %s exists", name)
 		}
@@ -46,7 +46,7 @@ func SetLimits(path, name string, limits Limits) error {
 	if err := limits.Validate(); err != nil {
 		return err
 	}
-	return edit(path, func(f *file) error {
+	return edit(path, read, func(f *file) error {
 		r, err := f.find(name)
 		if err != nil {
 			return err
@@ -62,7 +62,7 @@ func Rotate(path, name string, grace time.Duration, now time.Time) (key string, 
 	if grace < 0 {
 		return "", fault.New(fault.Invalid, "grace is %s, it must be 0 or more", grace)
 	}
-	err = edit(path, func(f *file) error {
+	err = edit(path, read, func(f *file) error {
 		r, err := f.find(name)
 		if err != nil {
 			return err
@@ -96,7 +96,7 @@ func aging(keys []keyRecord, now time.Time, grace time.Duration) (kept []keyReco
 // Remove deletes a tenant. A gateway that follows the file ends its running
 // requests at once.
 func Remove(path, name string) error {
-	return edit(path, func(f *file) error {
+	return edit(path, read, func(f *file) error {
 		if _, err := f.find(name); err != nil {
 			return err
 		}
@@ -105,7 +105,7 @@ func Remove(path, name string) error {
 	})
 }
 
-// List describes the tenants in the file's order. A file that doesn't exist has none.
+// List describes the tenants in the file's order.
 func List(path string) ([]Info, error) {
 	f, _, err := read(path)
 	if err != nil {
@@ -120,7 +120,10 @@ func List(path string) ([]Info, error) {
 
 // edit changes the file under the lock PATH.lock: read, change, write beside it,
 // sync, rename, sync the folder. Readers see the old file or the new one.
-func edit(path string, change func(*file) error) error {
+func edit(path string, read func(string) (*file, fs.FileInfo, error), change func(*file) error) error {
+	if _, _, err := read(path); err != nil {
+		return err // before a lock file is made beside it
+	}
 	unlock, err := lock(path + ".lock")
 	if err != nil {
 		return fmt.Errorf("lock the tenants file: %w", err)
@@ -157,11 +160,21 @@ func lock(path string) (unlock func(), err error) {
 	return func() { _ = l.Close() }, nil
 }
 
-// read parses the file strictly and says which version of it was read.
+// readOrBegin is read, but a file that doesn't exist yet is an empty one.
+func readOrBegin(path string) (*file, fs.FileInfo, error) {
+	f, info, err := read(path)
+	if fault.Of(err) == fault.NotFound {
+		return &file{Version: fileVersion}, nil, nil
+	}
+	return f, info, err
+}
+
+// read parses the file strictly and says which version of it was read. A file
+// that isn't there is an error of kind fault.NotFound.
 func read(path string) (*file, fs.FileInfo, error) {
 	in, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return &file{Version: fileVersion}, nil, nil
+		return nil, nil, fault.New(fault.NotFound, "there is no tenants file %s (\"bulkhead tenant add NAME --tenants %s\" makes one)", path, path)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("open the tenants file: %w", err)

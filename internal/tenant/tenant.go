@@ -47,18 +47,18 @@ func (l Limits) Validate() error {
 
 // Info describes a tenant without its secrets.
 type Info struct {
-	Name    string
-	Tag     kv.TenantTag
-	Limits  Limits
-	Created time.Time
-	Keys    []KeyInfo
+	Name    string    `json:"name"`
+	Tag     string    `json:"tag"` // its tag in pages and records, 16 hex digits
+	Limits  Limits    `json:"limits"`
+	Created time.Time `json:"created"`
+	Keys    []KeyInfo `json:"keys"`
 }
 
 // KeyInfo describes a key without the key.
 type KeyInfo struct {
-	ID      string // the first 8 hex digits of the key's hash
-	Created time.Time
-	Expires time.Time // zero: never
+	ID      string    `json:"id"` // the first 8 hex digits of the key's hash
+	Created time.Time `json:"created"`
+	Expires time.Time `json:"expires,omitzero"` // zero: never
 }
 
 const keyPrefix = "bh_"
@@ -129,7 +129,7 @@ func (r record) tag() kv.TenantTag {
 }
 
 func (r record) info() Info {
-	i := Info{Name: r.Name, Tag: r.tag(), Limits: r.Limits, Created: r.Created}
+	i := Info{Name: r.Name, Tag: fmt.Sprintf("%016x", uint64(r.tag())), Limits: r.Limits, Created: r.Created, Keys: []KeyInfo{}}
 	for _, k := range r.Keys {
 		i.Keys = append(i.Keys, KeyInfo{ID: hex.EncodeToString(k.SHA256[:4]), Created: k.Created, Expires: k.Expires})
 	}

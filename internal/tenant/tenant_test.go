@@ -180,6 +180,51 @@ func TestBadFileLeavesTenants(t *testing.T) {
 	}
 }
 
+// A file that vanishes under a running gateway is like a broken one: every key
+// goes on, and the log says so once. One that isn't there at the start is an error.
+func TestVanishedFileLeavesTenants(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tenants.json")
+	if _, err := Open(path, quiet()); fault.Of(err) != fault.NotFound || !strings.Contains(err.Error(), path) {
+		t.Errorf("opening a file that isn't there gives %v, want an error of kind not_found with its path", err)
+	}
+	key := mustAdd(t, path, "ada")
+	lines := make(logLines, 16)
+	d, err := Open(path, slog.New(slog.NewTextHandler(lines, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path, path+".away"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- d.Run(ctx, time.Millisecond) }()
+	if line := <-lines; !strings.Contains(line, "level=ERROR") || !strings.Contains(line, "last good one stays") {
+		t.Errorf("the log says %q, want an error", line)
+	}
+	if _, err := d.Authenticate(key, noon); err != nil {
+		t.Errorf("the key is refused while the file is away: %v", err)
+	}
+	if err := os.Rename(path+".away", path); err != nil {
+		t.Fatal(err)
+	}
+	if line := <-lines; !strings.Contains(line, "loaded again") {
+		t.Errorf("the log says %q, want that the file is loaded again", line)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// logLines receives a log.
+type logLines chan string
+
+func (l logLines) Write(line []byte) (int, error) {
+	l <- string(line)
+	return len(line), nil
+}
+
 func TestManyWritersLoseNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tenants.json")
 	var all sync.WaitGroup
@@ -216,10 +261,15 @@ func TestRefusals(t *testing.T) {
 		{"negative grace", func() error { _, err := Rotate(path, "ada", -1, noon); return err }, fault.Invalid},
 		{"remove unknown", func() error { return Remove(path, "eve") }, fault.NotFound},
 		{"limits of unknown", func() error { return SetLimits(path, "eve", Limits{}) }, fault.NotFound},
+		{"list of no file", func() error { _, err := List(path + "x"); return err }, fault.NotFound},
+		{"remove from no file", func() error { return Remove(path+"x", "ada") }, fault.NotFound},
 	} {
 		if err := c.err(); fault.Of(err) != c.want || err == nil {
 			t.Errorf("%s gives %v, want kind %s", c.name, err, c.want)
 		}
+	}
+	if left, _ := filepath.Glob(path + "x*"); len(left) > 0 {
+		t.Errorf("files were made for a refused change: %v", left)
 	}
 }
 
