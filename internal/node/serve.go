@@ -148,11 +148,11 @@ func (s *serving) supervise(ctx context.Context, f *cluster.File) error {
 	return errors.Join(err, <-announced)
 }
 
-// A child that was ready for stableAfter is restarted at once when it dies, however
-// often; one that dies earlier is given up after failuresMax times in a row.
+// A child that was ready is restarted when it dies, however often; one that never
+// gets ready is given up after failuresMax times in a row.
 const (
-	stableAfter = time.Second
-	failuresMax = 20
+	stableAfter = time.Millisecond
+	failuresMax = 10
 	backoffMax  = 2 * time.Second
 )
 
