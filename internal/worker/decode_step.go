@@ -26,9 +26,13 @@ func (d *Decode) step() bool {
 		d.holdKernel(s.x)
 	}
 	err := d.engine.Step(d.rows)
-	for i, s := range d.running {
+	for _, s := range d.running {
 		d.releaseKernel(s.x)
-		d.advance(s, d.rows[i].Logits[0], errors.Join(err, d.rows[i].Err))
+	}
+	for i, s := range d.running {
+		if d.byX[s.x] == s && !s.over {
+			d.advance(s, d.rows[i].Logits[0], errors.Join(err, d.rows[i].Err))
+		}
 	}
 	clear(d.rows) // a sequence that has ended is let go
 	clear(d.running)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
+	"github.com/bulkhead-kv/bulkhead/internal/conform"
 	"github.com/bulkhead-kv/bulkhead/internal/engine"
 	"github.com/bulkhead-kv/bulkhead/internal/fault"
 	"github.com/bulkhead-kv/bulkhead/internal/scheduler"
@@ -65,10 +66,10 @@ func NewPrefill(c Config) (*Prefill, error) {
 	if err != nil {
 		return nil, err
 	}
+	config := transfer.SourceConfig{Epoch: c.Epoch, PagesMax: c.PoolPages - c.ReservedPages, TokensMax: c.ContextTokens, TransfersMax: JobsMax}
+	b.journal = conform.NewSourceJournal(config, c.Build, transfer.NewVeil(randomKey()), b.record)
 	return &Prefill{
-		base: b,
-		source: transfer.NewSource(transfer.SourceConfig{Epoch: c.Epoch, PagesMax: c.PoolPages - c.ReservedPages,
-			TokensMax: c.ContextTokens, TransfersMax: JobsMax}),
+		base: b, source: transfer.NewSource(config),
 		byJob: map[cluster.ID]*prompt{}, byX: map[kv.TransferID]*prompt{}, byID: map[scheduler.ID]*prompt{}, waiting: map[kv.TransferID]*early{},
 	}, nil
 }
@@ -260,7 +261,7 @@ func (p *Prefill) apply(ev transfer.SourceEvent) {
 	}
 	for len(p.pending) > 0 {
 		effects := p.source.Step(p.pending[0])
-		p.recordTransfer(p.pending[0], effects)
+		p.recordStep(p.pending[0], effects)
 		for i := range effects {
 			p.perform(&effects[i])
 		}
@@ -413,9 +414,14 @@ func (p *Prefill) step() bool {
 		p.holdKernel(prompts[i].own)
 	}
 	err := p.engine.Step(rows)
-	for i, pr := range prompts {
+	for _, pr := range prompts {
 		p.releaseKernel(pr.own)
-		p.advance(pr, len(rows[i].Tokens), errors.Join(err, rows[i].Err))
+	}
+	for i, pr := range prompts {
+		// Taking in one prompt's result can end others': a write that fails ends its link.
+		if p.byX[pr.grant.X] == pr && !pr.over {
+			p.advance(pr, len(rows[i].Tokens), errors.Join(err, rows[i].Err))
+		}
 	}
 	return true
 }
@@ -445,8 +451,18 @@ func (p *Prefill) advance(pr *prompt, tokens int, err error) {
 	}
 	before := pr.computed
 	pr.computed += tokens
+	var complete []int
 	for i := before / kv.PageTokens; i*kv.PageTokens < pr.computed; i++ {
-		p.extend(pr, i)
+		if p.extend(pr, i) {
+			complete = append(complete, i)
+		}
+	}
+	// What follows may end the transfer and free its pages: a write that fails at once.
+	for _, i := range complete {
+		p.apply(transfer.Computed{X: pr.grant.X, Block: uint32(i), Root: pr.roots[i]})
+	}
+	if pr.over {
+		return
 	}
 	progress := p.event(pr.job, cluster.Progress)
 	progress.X, progress.PromptTokens = pr.grant.X, pr.computed
@@ -470,16 +486,16 @@ func (p *Prefill) tagsHold(pr *prompt, tokens int) bool {
 }
 
 // extend raises the written extent of source page i and, when that completes it,
-// seals it and reports it.
-func (p *Prefill) extend(pr *prompt, i int) {
+// seals it.
+func (p *Prefill) extend(pr *prompt, i int) (complete bool) {
 	ref, tag := pr.refs[i], p.tag(pr, i, pr.computed)
 	p.must("write", p.pool.Write(ref, int(tag.Tokens)))
 	if pr.computed < len(pr.Tokens) && tag.Tokens < kv.PageTokens {
 		p.mark(tag)
-		return
+		return false
 	}
 	p.seal(tag)
 	p.must("seal", p.pool.Seal(ref))
 	pr.roots = append(pr.roots, p.root(ref.Slot))
-	p.apply(transfer.Computed{X: pr.grant.X, Block: uint32(i), Root: pr.roots[i]})
+	return true
 }
