@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -30,6 +31,7 @@ func TestScript(t *testing.T) {
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
+		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"await": awaitFile},
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("HOME", env.WorkDir)
 			env.Setenv("BULKHEAD_HOME", env.WorkDir+"/home")
@@ -42,6 +44,21 @@ func TestScript(t *testing.T) {
 			return os.WriteFile(filepath.Join(env.WorkDir, "tiny.gguf"), model, 0o644)
 		},
 	})
+}
+
+// awaitFile waits until a file is there: await FILE.
+func awaitFile(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: await FILE")
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		if _, err := os.Stat(ts.MkAbs(args[0])); err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			ts.Fatalf("%s does not appear", args[0])
+		}
+	}
 }
 
 // serveParrot is an OpenAI endpoint whose model, "parrot", says what it heard. Its

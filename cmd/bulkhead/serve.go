@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -23,8 +24,9 @@ child processes that share one copy of the weights. Prefill writes KV pages into
 decode's pool over shared memory, or over TCP with TLS.
 
 Without MODEL it serves the built-in tracer, which continues text by what it
-finds in its context. Without --tenants it makes two tenants for this run and
-prints their keys.
+finds in its context. Its tenants are those of --tenants, or of tenants.json in
+the data folder, which "bulkhead tenant add" makes. Where neither is given it
+makes two tenants for this run and prints their keys; --tenants= asks for those.
 
 Ctrl-C or SIGTERM drains: running answers end, new requests are refused. The
 second one ends everything at once. A child that dies is restarted.`
@@ -50,7 +52,7 @@ func newServe() *cobra.Command {
 	flags.IntVar(&o.PoolD, "decode-pool", 0, "tokens of a decode worker's pool (default: chosen)")
 	flags.IntVar(&o.Threads, "threads", runtime.NumCPU(), "engine threads of each worker")
 	transfer := flags.String("transfer", "shm", "how pages travel: shm or tcp")
-	flags.String("tenants", "", "tenants file (default: two tenants with new keys, for this run)")
+	flags.String("tenants", "", "tenants file (default: tenants.json in the data folder, or two tenants for this run)")
 	cert := flags.String("tls-cert", "", "certificate of the API in PEM")
 	key := flags.String("tls-key", "", "private key of the API in PEM")
 	flags.StringVar(&o.Ledger, "ledger", "", "folder of the ledgers (default: ledger in the data folder)")
@@ -104,9 +106,25 @@ func completeServe(cmd *cobra.Command, o *node.ServeOptions, context, transfer, 
 	if o.Ledger == "" {
 		o.Ledger = filepath.Join(o.Home, "ledger")
 	}
-	o.Tenants = cmd.Flag("tenants").Value.String()
+	if o.Tenants, err = servedTenants(cmd, o.Home); err != nil {
+		return err
+	}
 	o.Out = cmd.OutOrStdout()
 	return nil
+}
+
+// servedTenants is --tenants, or tenants.json in the data folder if it is there.
+// Given but empty it means two tenants for this run.
+func servedTenants(cmd *cobra.Command, home string) (string, error) {
+	if flag := cmd.Flag("tenants"); flag.Changed {
+		return flag.Value.String(), nil
+	}
+	path := filepath.Join(home, "tenants.json")
+	_, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return path, err
 }
 
 // fits does the sum that `bulkhead capacity` prints: what cannot fit is not started.

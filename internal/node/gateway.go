@@ -56,7 +56,7 @@ func RunGateway(ctx context.Context, o GatewayOptions) (err error) {
 	if err != nil {
 		return permanent{err}
 	}
-	record, err := ledger.Open(ledger.Config{Dir: o.Ledger, Node: o.File.Gateway.Name, Epoch: worker.RandomEpoch(), Log: o.Log})
+	record, err := openLedger(ledger.Config{Dir: o.Ledger, Node: o.File.Gateway.Name, Epoch: worker.RandomEpoch(), Log: o.Log})
 	if err != nil {
 		return err
 	}

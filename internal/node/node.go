@@ -8,7 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/bulkhead-kv/bulkhead/internal/ledger"
 	"github.com/bulkhead-kv/bulkhead/internal/machine"
 )
 
@@ -22,6 +26,28 @@ func (p permanent) Unwrap() error { return p.error }
 func Permanent(err error) bool {
 	var p permanent
 	return errors.As(err, &p)
+}
+
+// A process that was killed holds its ledger until the kernel has taken it apart;
+// one that holds it for longer than ledgerWait lives.
+const (
+	ledgerWait  = 2 * time.Second
+	ledgerRetry = 50 * time.Millisecond
+)
+
+// openLedger opens a ledger. That another process has it open is permanent: as long
+// as that one runs no new start of this one would succeed.
+func openLedger(c ledger.Config) (*ledger.Ledger, error) {
+	for waited := time.Duration(0); ; waited += ledgerRetry {
+		l, err := ledger.Open(c)
+		switch {
+		case !errors.Is(err, unix.EWOULDBLOCK):
+			return l, err
+		case waited >= ledgerWait:
+			return nil, permanent{fmt.Errorf("%w: stop it, or give --ledger or --home", err)}
+		}
+		time.Sleep(ledgerRetry)
+	}
 }
 
 // memoryBytes is the memory that this process may use, control groups included.

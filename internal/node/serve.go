@@ -66,11 +66,21 @@ var demoTenants = [...]string{"tenant-a", "tenant-b"}
 func Serve(ctx context.Context, o ServeOptions) (err error) {
 	var opened closers
 	defer func() { err = errors.Join(err, opened.close()) }()
-	dir, err := os.MkdirTemp("", "bulkhead-")
-	if err != nil {
-		return fmt.Errorf("private folder: %w", err)
+	if o.Tenants != "" {
+		if _, err := tenant.List(o.Tenants); err != nil {
+			return permanent{err}
+		}
 	}
-	opened.add(func() error { return os.RemoveAll(dir) })
+	ledgers, err := lockLedgers(o.Ledger)
+	if err != nil {
+		return err
+	}
+	opened.add(ledgers.Close)
+	dir, remove, err := makePrivate(o.Log)
+	if err != nil {
+		return err
+	}
+	opened.add(remove)
 	if n := len(dir) + len("/") + len(longestSocket); n > socketPathMax {
 		return fmt.Errorf("private folder %s: a socket's path in it would have %d bytes, the system allows %d: set TMPDIR to a shorter one", dir, n, socketPathMax)
 	}
@@ -284,13 +294,17 @@ func (s *serving) announce(address string) error {
 	}
 	r := ready{URL: scheme + "://" + address, Keys: s.keys, Model: s.model}
 	fmt.Fprintf(s.Out, "serving %s at %s\n", r.Model, r.URL)
+	if s.keys == nil {
+		fmt.Fprintf(s.Out, "tenants are those of %s; with a key in BULKHEAD_API_KEY:\n", s.Tenants)
+	}
 	for _, name := range demoTenants {
 		if key, made := s.keys[name]; made {
 			fmt.Fprintf(s.Out, "%s  %s\n", name, key)
 		}
 	}
-	if key, made := s.keys[demoTenants[0]]; made {
-		fmt.Fprintf(s.Out, "\n%s\n\n", s.example(r.URL, key))
+	fmt.Fprintf(s.Out, "\n%s\n\n", s.example(r.URL, s.keys[demoTenants[0]]))
+	if s.model == tracer.Name {
+		fmt.Fprintf(s.Out, "tracer goes on with what its context repeats: to a text that repeats nothing its answer is empty\n")
 	}
 	if s.ReadyFile == "" {
 		return nil
@@ -298,14 +312,18 @@ func (s *serving) announce(address string) error {
 	return writeReady(s.ReadyFile, r)
 }
 
-// example is a request to paste. The built-in model goes on with what its context
-// holds; others get a question.
+// example is a request to paste, with the key or else with its variable. The
+// built-in model goes on with what its context holds; others get a question.
 func (s *serving) example(url, key string) string {
+	authorization := "'Authorization: Bearer " + key + "'"
+	if key == "" {
+		authorization = `"Authorization: Bearer $BULKHEAD_API_KEY"`
+	}
 	body := `{"model":"` + s.model + `","messages":[{"role":"user","content":"Name three colours."}]}`
 	if s.model == tracer.Name {
 		body = `{"model":"tracer","messages":[{"role":"user","content":"Pump 7 turns at 4711 rpm. Valve 3 is shut. Pump 7 turns at"}],"stop":["."]}`
 	}
-	return fmt.Sprintf("curl %s/v1/chat/completions -H 'Authorization: Bearer %s' -H 'Content-Type: application/json' -d '%s'", url, key, body)
+	return fmt.Sprintf("curl %s/v1/chat/completions -H %s -H 'Content-Type: application/json' -d '%s'", url, authorization, body)
 }
 
 func writeReady(path string, r ready) error {
