@@ -91,8 +91,9 @@ type Ledger struct {
 }
 
 // Open continues the ledger in the folder, which it makes if needed. Only one
-// process at a time can. A torn tail, which a crash leaves, is moved to a file
-// of its own beside the segment, and a note says so.
+// process at a time can. Half a line at the end, which a crash leaves, is moved to a
+// file of its own beside the segment, and a note says so. Anything else that breaks
+// the chain there is tampering: Open refuses with an error that wraps a *BadEntry.
 func Open(c Config) (*Ledger, error) {
 	c = c.withDefaults()
 	if c.Epoch == 0 || c.Node == "" {

@@ -256,6 +256,50 @@ func TestTornTailIsCutAndKept(t *testing.T) {
 	}
 }
 
+// Only half a line at the very end is what a crash leaves. A whole line that breaks
+// the chain is tampering: the ledger doesn't open, and nothing of it is moved.
+func TestTamperedEndRefusesToOpen(t *testing.T) {
+	whole := written(t, t.TempDir(), 3)
+	lines := bytes.SplitAfter(whole, []byte("\n"))
+	last := bytes.LastIndexByte(whole[:len(whole)-1], '\n') + 1
+	flipped := func(i int) []byte {
+		b := bytes.Clone(whole)
+		b[i] ^= 1
+		return b
+	}
+	for _, tc := range []struct {
+		name  string
+		bytes []byte
+	}{
+		{"last line's hash", flipped(len(whole) - 10)},
+		{"last line's content", flipped(last + 5)},
+		{"a line in the middle", flipped(len(lines[0]) + len(lines[1]) + 5)},
+		{"the header", flipped(3)},
+		{"a line twice", bytes.Join([][]byte{lines[0], lines[1], lines[1]}, nil)},
+		{"an empty line", append(bytes.Clone(whole), '\n')},
+		{"a changed line, then half a one", append(flipped(len(whole)-10), "{"...)},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir := t.TempDir()
+			rewrite(t, dir, tc.bytes)
+			l, err := Open(Config{Dir: dir, Node: "d1", Epoch: 2})
+			var bad *BadEntry
+			if err == nil {
+				closed(t, l)
+			}
+			if !errors.As(err, &bad) || !strings.Contains(err.Error(), "tampered") {
+				t.Fatalf("open: %v, want a refusal that names tampering and the line", err)
+			}
+			if left, err := os.ReadFile(segmentPath(dir, 1)); err != nil || !bytes.Equal(left, tc.bytes) {
+				t.Errorf("the segment was changed (%v)", err)
+			}
+			if torn, _ := filepath.Glob(filepath.Join(dir, "*"+tornSuffix)); len(torn) > 0 {
+				t.Errorf("%v was moved", torn)
+			}
+		})
+	}
+}
+
 func slicesRepeat(s string, n int) (out []string) {
 	for range n {
 		out = append(out, s)

@@ -11,9 +11,10 @@ import (
 	"strings"
 )
 
-// recoverTail finds the end of the chain and moves what lies behind it, which a
-// crash in mid-write leaves, to a file of its own: nothing is thrown away. Only
-// the last segments are read; Verify reads all.
+// recoverTail finds the end of the chain and moves a half line behind it, which a
+// crash in mid-write leaves, to a file of its own: nothing is thrown away. A whole
+// line that breaks the chain is no crash's work: with it the ledger does not open.
+// Only the last segments are read; Verify reads all.
 func recoverTail(dir string) (position, []Entry, error) {
 	segments, err := list(dir)
 	if err != nil {
@@ -25,6 +26,10 @@ func recoverTail(dir string) (position, []Entry, error) {
 		s, bad, err := scan(path, segments[i])
 		if err != nil {
 			return position{}, nil, err
+		}
+		if bad != nil && (!errors.Is(bad, errTorn) || len(notes) > 0 && s.lines > 0) {
+			// Behind a segment with a torn end no other one is begun.
+			return position{}, nil, &tampered{&BadEntry{path, s.lines + 1, bad}}
 		}
 		if bad != nil {
 			note, err := cutTail(path, s.bytes, bad)
@@ -39,6 +44,15 @@ func recoverTail(dir string) (position, []Entry, error) {
 	}
 	return position{}, notes, nil
 }
+
+// tampered is a chain that no crash can have broken.
+type tampered struct{ bad *BadEntry }
+
+func (t *tampered) Error() string {
+	return fmt.Sprintf("%v: the chain is broken by a line that is whole, which a crash does not do: it was tampered with; keep the folder, and give another one to go on", t.bad)
+}
+
+func (t *tampered) Unwrap() error { return t.bad }
 
 // scan reads a segment up to the first bad line.
 func scan(path string, number uint64) (s *scanner, bad, err error) {
