@@ -1,6 +1,6 @@
 // Package slab holds the pages' bytes.
 //
-// A slab is one memory file of equal pages, laid out as package kv describes.
+// A slab is one stretch of equal pages, laid out as package kv describes.
 // Beside the bytes it keeps the digest of each leaf, so that nothing is hashed
 // twice. It never decides whose a page is: that is the pool's.
 //
@@ -10,7 +10,6 @@ package slab
 
 import (
 	"fmt"
-	"os"
 
 	"github.com/bulkhead-kv/bulkhead/kv"
 	"github.com/bulkhead-kv/bulkhead/kv/internal/assert"
@@ -26,7 +25,6 @@ type Slab struct {
 	stride int
 	pages  int
 	bytes  []byte
-	file   *os.File    // the memory file, or nil
 	leaves []kv.Digest // kept digests, by slot and layer; zero: not taken
 }
 
@@ -40,7 +38,7 @@ func New(layout kv.Layout, pages int) (*Slab, error) {
 	}
 	s := &Slab{layout: layout, id: layout.ID(), stride: layout.StrideBytes(), pages: pages, leaves: make([]kv.Digest, pages*layout.Layers)}
 	var err error
-	s.bytes, s.file, err = allocate(pages * s.stride)
+	s.bytes, err = allocate(pages * s.stride)
 	if err != nil {
 		return nil, fmt.Errorf("slab: %d pages of %d bytes: %w", pages, s.stride, err)
 	}
@@ -49,8 +47,8 @@ func New(layout kv.Layout, pages int) (*Slab, error) {
 
 // Close gives the memory back. Requires: nobody reads or writes a page any more.
 func (s *Slab) Close() error {
-	err := release(s.bytes, s.file)
-	s.bytes, s.file = nil, nil
+	err := release(s.bytes)
+	s.bytes = nil
 	return err
 }
 
@@ -59,10 +57,6 @@ func (s *Slab) Layout() kv.Layout { return s.layout }
 
 // Len is the number of pages.
 func (s *Slab) Len() int { return s.pages }
-
-// File is the memory file, to be passed to a peer that maps it, or nil. It is
-// sealed against shrinking and growing. Owner: the slab.
-func (s *Slab) File() *os.File { return s.file }
 
 // Page is what travels of a page: header, body and trailer.
 func (s *Slab) Page(slot kv.Slot) []byte {
