@@ -5,6 +5,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -36,17 +37,28 @@ const (
 )
 
 // openLedger opens a ledger. That another process has it open is permanent: as long
-// as that one runs no new start of this one would succeed.
-func openLedger(c ledger.Config) (*ledger.Ledger, error) {
-	for waited := time.Duration(0); ; waited += ledgerRetry {
+// as that one runs no new start of this one would succeed. A full disk is waited for:
+// the process takes no work meanwhile, and ending it would not make room.
+func openLedger(ctx context.Context, c ledger.Config) (*ledger.Ledger, error) {
+	for locked := time.Duration(0); ; {
 		l, err := ledger.Open(c)
+		wait := ledgerRetry
 		switch {
-		case !errors.Is(err, unix.EWOULDBLOCK):
+		case errors.Is(err, unix.EWOULDBLOCK):
+			if locked += wait; locked > ledgerWait {
+				return nil, permanent{fmt.Errorf("%w: stop it, or give --ledger or --home", err)}
+			}
+		case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+			wait = time.Second
+			c.Log.Error("no room for the ledger: waiting", "dir", c.Dir, "error", err)
+		default:
 			return l, err
-		case waited >= ledgerWait:
-			return nil, permanent{fmt.Errorf("%w: stop it, or give --ledger or --home", err)}
 		}
-		time.Sleep(ledgerRetry)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil, err
+		}
 	}
 }
 

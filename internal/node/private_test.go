@@ -68,12 +68,12 @@ func TestLeftoversAreSwept(t *testing.T) {
 // A ledger that another process has open is not worth a restart.
 func TestOpenLedgerIsPermanentlyRefused(t *testing.T) {
 	config := ledger.Config{Dir: t.TempDir(), Node: "p0", Epoch: 1, Log: quiet()}
-	l, err := openLedger(config)
+	l, err := openLedger(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = l.Close() }() // the second one's refusal is looked at
-	if _, err := openLedger(config); !Permanent(err) || !strings.Contains(err.Error(), "another process has it open") {
+	if _, err := openLedger(t.Context(), config); !Permanent(err) || !strings.Contains(err.Error(), "another process has it open") {
 		t.Errorf("a ledger that is open gives %v, want a permanent error", err)
 	}
 }
