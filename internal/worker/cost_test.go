@@ -46,6 +46,7 @@ var costFlags = struct {
 	first             *int
 	duels, rounds     *int
 	beside            *int
+	each              *bool
 	seed              *uint64
 }{
 	flag.String("cost.only", "", "measure only what has this in its name"),
@@ -57,6 +58,7 @@ var costFlags = struct {
 	flag.Int("cost.duels", 0, "blocks of four whole solo requests in a session, 0: the model's own number"),
 	flag.Int("cost.rounds", 0, "blocks of four rounds of concurrent requests in a session, 0: the model's own number"),
 	flag.Int("cost.beside", 3, "what is measured beside the guards, as TLS, has fewer blocks by this factor"),
+	flag.Bool("cost.each", false, "measure each guard alone as well"),
 	flag.Uint64("cost.seed", 1, "of prompts and resampling"),
 }
 
@@ -103,20 +105,26 @@ func loaded(b *testing.B, f *gguf.File) *model.Model {
 }
 
 // BenchmarkGuardCost measures what all guards together cost, in turns with the same
-// workers without them, and ends with a line "verdict: ...". It runs once, with
+// workers without them, and ends with a line "verdict MODEL: ..." for each
+// model. It runs once, with
 // -benchtime 1x; scripts/guardcost calls it and docs/guard-cost.md says how it
 // measures. Beside it stand what TLS and shared memory change, and the guarded side
 // against itself, which shows what the method sees where nothing is.
 func BenchmarkGuardCost(b *testing.B) {
 	fmt.Printf("machine: %s\n", machine())
 	guarded := side{name: "guarded, tcp", wire: plainTCP}
-	var all []estimate
+	verdicts := []string{}
 	for _, s := range subjects() {
 		b.Run(s.name, func(b *testing.B) {
 			m := s.load(b)
 			p := s.plan.with(m)
 			fmt.Printf("\n%s: %d layers, a page is %d bytes\n", s.name, len(m.Layers), m.Layout().FrameBytes())
-			all = append(all, p.contest(b, m, "all guards", side{"without guards, tcp", plainTCP, everything}, guarded)...)
+			if e := p.contest(b, m, "all guards", side{"without guards, tcp", plainTCP, everything}, guarded); len(e) > 0 {
+				verdicts = append(verdicts, fmt.Sprintf("verdict %s: %s", s.name, judge(slowdownMax, e...)))
+			}
+			if *costFlags.each {
+				p.eachGuard(b, m, guarded)
+			}
 			for _, blocks := range []*int{&p.firstBlocks, &p.duelBlocks, &p.roundBlocks} {
 				*blocks = max(1, *blocks / *costFlags.beside)
 			}
@@ -125,8 +133,17 @@ func BenchmarkGuardCost(b *testing.B) {
 			p.contest(b, m, "shared memory beside it", guarded, side{name: "guarded, shm", wire: sharedMemory})
 		})
 	}
-	if len(all) > 0 {
-		fmt.Printf("\nverdict: %s (each upper bound of the slowdown by all guards in TTFT, ITL and tokens/s <= %.1f %%)\n", judge(slowdownMax, all...), 100*slowdownMax)
+	fmt.Printf("\nlimit: each upper bound of the slowdown by all guards, in TTFT, ITL and tokens/s, at most %.1f %%\n%s\n", 100*slowdownMax, strings.Join(verdicts, "\n"))
+}
+
+// eachGuard measures what is lost or gained by one guard alone.
+func (p plan) eachGuard(b *testing.B, m *model.Model, guarded side) {
+	for _, g := range []struct {
+		name string
+		omit omitted
+	}{{"digests", omitted{digests: true}}, {"tags", omitted{tags: true}}, {"zeroing", omitted{zeroing: true}},
+		{"holds", omitted{holds: true}}, {"ledger", omitted{ledger: true}}} {
+		p.contest(b, m, g.name+" alone", side{"without " + g.name + ", tcp", plainTCP, g.omit}, guarded)
 	}
 }
 

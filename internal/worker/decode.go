@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
+	"github.com/bulkhead-kv/bulkhead/internal/conform"
 	"github.com/bulkhead-kv/bulkhead/internal/engine"
 	"github.com/bulkhead-kv/bulkhead/internal/fault"
 	"github.com/bulkhead-kv/bulkhead/internal/ledger"
@@ -83,9 +84,11 @@ func NewDecode(c Config, sources []Source) (*Decode, error) {
 	if err != nil {
 		return nil, err
 	}
+	config := transfer.TargetConfig{Epoch: c.Epoch, FenceTicks: 30, QuarantineTicks: 50}
+	b.journal = conform.NewTargetJournal(config, c.Build, transfer.NewVeil(randomKey()), b.record)
 	return &Decode{
 		base: b, sources: sources, gate: transport.NewGate(c.Model.Layout(), c.PoolPages, b.slab.Page),
-		target:  transfer.NewTarget(transfer.TargetConfig{Epoch: c.Epoch, FenceTicks: 30, QuarantineTicks: 50}),
+		target:  transfer.NewTarget(config),
 		refusal: make(chan dialFailure, len(sources)+1),
 		byJob:   map[cluster.ID]*sequence{}, byX: map[kv.TransferID]*sequence{}, byID: map[scheduler.ID]*sequence{},
 		failures: map[string]string{}, dialers: map[string]*dialer{},
@@ -298,7 +301,7 @@ func (d *Decode) apply(ev transfer.TargetEvent) {
 	}
 	for len(d.pending) > 0 {
 		effects := d.target.Step(d.pending[0])
-		d.recordTransfer(d.pending[0], effects)
+		d.recordStep(d.pending[0], effects)
 		for i := range effects {
 			d.perform(&effects[i])
 		}

@@ -51,6 +51,15 @@ func (d *Driver) Handle(e transport.Event) error {
 	return d.turn(func() { d.part.onTransport(e) })
 }
 
+// NoLink tells a decode worker why there is no link to a node.
+func (d *Driver) NoLink(node string, err error) error {
+	return d.turn(func() {
+		if dec, ok := d.part.(*Decode); ok {
+			dec.noteFailure(dialFailure{node, err})
+		}
+	})
+}
+
 // Tick says that a tick interval has passed.
 func (d *Driver) Tick(now time.Time) error {
 	return d.turn(func() { d.base.tick(d.part, now) })

@@ -149,32 +149,27 @@ func TestWithoutGuardsTheAnswersAreTheSame(t *testing.T) {
 // measurement of a guard that neither side has would show that it is cheap.
 func TestWhatIsOmittedIsGone(t *testing.T) {
 	m := smallModel(t)
-	tests := map[string]struct {
-		omit  omitted
-		spoil func(p *pair, r cluster.Role, e cluster.Event)
-	}{
-		"digests": {omitted{digests: true}, func(p *pair, r cluster.Role, e cluster.Event) {
-			if r == cluster.Prefill && e.Kind == cluster.Progress && e.PromptTokens < 300 {
-				for _, pr := range p.prefill.byX { // sent with the last chunk or later
-					p.prefill.slab.Body(pr.refs[kv.PagesFor(e.PromptTokens)-1].Slot)[5] ^= 1
-				}
-			}
-		}},
-		"tags": {omitted{tags: true}, func(p *pair, r cluster.Role, e cluster.Event) {
+	for _, omit := range []omitted{{}, {digests: true}} {
+		var wire tampering
+		p := startPair(t, m, pairConfig{prefillPages: 40, decodePages: 60, context: testContext, omit: omit, wire: wire.plainTCP})
+		wire.spoil(p.decode, 3)
+		o := p.run(t.Context(), p.job(promptOf(300), 6), nil)
+		if got, want := last(o.decode).Kind == cluster.Finished, omit.digests; got != want {
+			t.Errorf("with %+v omitted a request with a changed page ended with %+v", omit, last(o.decode))
+		}
+		p.idle(t)
+	}
+	for _, omit := range []omitted{{}, {tags: true}} {
+		p := startPair(t, m, pairConfig{prefillPages: 40, decodePages: 60, context: testContext, omit: omit})
+		o := p.run(t.Context(), p.job(promptOf(300), 6), func(r cluster.Role, e cluster.Event) {
 			if r == cluster.Decode && e.Kind == cluster.Token && e.Index == 2 {
 				p.decode.slab.Header(p.decode.byX[e.X].refs[1].Slot)[16]++
 			}
-		}},
-	}
-	for name, test := range tests {
-		for _, omit := range []omitted{{}, test.omit} {
-			p := startPair(t, m, pairConfig{prefillPages: 40, decodePages: 60, context: testContext, omit: omit})
-			o := p.run(t.Context(), p.job(promptOf(300), 6), func(r cluster.Role, e cluster.Event) { test.spoil(p, r, e) })
-			if got, want := last(o.decode).Kind == cluster.Finished, omit != (omitted{}); got != want {
-				t.Errorf("%s: with %+v omitted the spoiled request ended with %+v", name, omit, last(o.decode))
-			}
-			p.idle(t)
+		})
+		if got, want := last(o.decode).Kind == cluster.Finished, omit.tags; got != want {
+			t.Errorf("with %+v omitted a request with a foreign page ended with %+v", omit, last(o.decode))
 		}
+		p.idle(t)
 	}
 }
 

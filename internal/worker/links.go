@@ -199,12 +199,16 @@ func (d *Decode) noteDials() {
 	for {
 		select {
 		case f := <-d.refusal:
-			if d.failures[f.node] != f.err.Error() {
-				d.Log.Info("no link", "node", f.node, "error", f.err)
-			}
-			d.failures[f.node] = f.err.Error()
+			d.noteFailure(f)
 		default:
 			return
 		}
 	}
+}
+
+func (d *Decode) noteFailure(f dialFailure) {
+	if d.failures[f.node] != f.err.Error() {
+		d.Log.Info("no link", "node", f.node, "error", f.err)
+	}
+	d.failures[f.node] = f.err.Error()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -82,6 +83,53 @@ func plainTCP(t testing.TB, c transport.Config) (listener, Dial) {
 	}
 	return l, func(ctx context.Context, c transport.Config) (transport.Link, error) {
 		return tcp.Dial(ctx, l.Addr().String(), c, tcp.Plaintext())
+	}
+}
+
+// tampering is a wire that changes a page when it has landed, before the decode
+// worker hears of it.
+type tampering struct {
+	target atomic.Pointer[Decode]
+	block  atomic.Uint32
+}
+
+// spoil changes one bit of that block of whatever lands from now on.
+func (w *tampering) spoil(d *Decode, block uint32) {
+	w.block.Store(block)
+	w.target.Store(d)
+}
+
+func (w *tampering) plainTCP(t testing.TB, c transport.Config) (listener, Dial) {
+	l, dial := plainTCP(t, c)
+	return l, func(ctx context.Context, c transport.Config) (transport.Link, error) {
+		events, real := make(chan transport.Event), c.Events
+		c.Events = events
+		link, err := dial(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		go func() { // ends with the link, which the pair's end waits for
+			for e := range events {
+				w.look(e)
+				real <- e
+				if e.Kind == transport.Down {
+					return
+				}
+			}
+		}()
+		return link, nil
+	}
+}
+
+func (w *tampering) look(e transport.Event) {
+	d := w.target.Load()
+	if d == nil || e.Kind != transport.Landed || e.Block != w.block.Load() {
+		return
+	}
+	for slot := range kv.Slot(d.slab.Len()) {
+		if tag, ok := kv.ParseTag(d.slab.Header(slot)); ok && tag.Transfer == e.X && tag.Block == e.Block {
+			d.slab.Body(slot)[7] ^= 1
+		}
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
+	"github.com/bulkhead-kv/bulkhead/internal/conform"
 	"github.com/bulkhead-kv/bulkhead/internal/engine"
 	"github.com/bulkhead-kv/bulkhead/internal/fault"
 	"github.com/bulkhead-kv/bulkhead/internal/ledger"
@@ -136,7 +137,7 @@ type base struct {
 	published    cluster.Status
 	publishedAt  time.Time
 	aliveAt      time.Time
-	output       []byte // scratch of outputHash
+	journal      *conform.Journal // of the transfer machine
 }
 
 func newBase(c Config, role cluster.Role) (*base, error) {
