@@ -239,6 +239,9 @@ func TestSharedWeightsAreTheSame(t *testing.T) {
 	if diff := cmp.Diff(contents(own), contents(shared)); diff != "" {
 		t.Errorf("shared weights differ (-own +shared):\n%s", diff)
 	}
+	if of, err := FingerprintOf(f); err != nil || of != own.Fingerprint() {
+		t.Errorf("the file's fingerprint is %v (%v), that of its model %v", of, err, own.Fingerprint())
+	}
 	if own.Fingerprint() != shared.Fingerprint() || own.ParamBytes() != shared.ParamBytes() {
 		t.Errorf("own fingerprint %v of %d bytes, shared %v of %d", own.Fingerprint(), own.ParamBytes(), shared.Fingerprint(), shared.ParamBytes())
 	}

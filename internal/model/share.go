@@ -153,6 +153,16 @@ func viewShared(f *gguf.File, mapping []byte) (*Model, error) {
 	return m, nil
 }
 
+// FingerprintOf is the fingerprint that a model loaded from the file has. It reads
+// the whole file and packs nothing.
+func FingerprintOf(f *gguf.File) (kv.Fingerprint, error) {
+	m, err := build(f, new(slab))
+	if err != nil {
+		return kv.Fingerprint{}, err
+	}
+	return fingerprint(contentDigest(f), m.Config), nil
+}
+
 // contentDigest covers weights, tokenizer and template alike.
 func contentDigest(f *gguf.File) [sha256.Size]byte { return sha256.Sum256(f.Bytes()) }
 
