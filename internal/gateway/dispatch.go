@@ -19,6 +19,7 @@ import (
 type dispatcher struct {
 	config  Config
 	workers Cluster
+	model   kv.Fingerprint
 	metrics *metrics.Set
 	now     func() time.Time
 
@@ -64,9 +65,9 @@ type lease struct {
 	prefill, decode load // still counted; protected by dispatcher.mu
 }
 
-func newDispatcher(config Config, workers Cluster, set *metrics.Set, now func() time.Time) *dispatcher {
+func newDispatcher(config Config, parts Parts) *dispatcher {
 	return &dispatcher{
-		config: config, workers: workers, metrics: set, now: now,
+		config: config, workers: parts.Cluster, model: parts.Fingerprint, metrics: parts.Metrics, now: parts.Now,
 		queue: admission.NewQueue(admission.QueueConfig{
 			TicketsMax: config.QueueMax, TenantTicketsMax: config.TenantQueueMax, RetryAfter: config.RetryAfter,
 		}),
@@ -74,20 +75,20 @@ func newDispatcher(config Config, workers Cluster, set *metrics.Set, now func() 
 	}
 }
 
-// limit is the effective context limit now: over every worker that was ever
-// heard of, so that it doesn't move when one restarts.
+// limit is the effective context limit now: over every worker of the served model
+// that was ever heard of, so that it doesn't move when one restarts.
 func (d *dispatcher) limit() (admission.Limit, error) {
-	known := capacities(d.workers.Status())
+	known := d.capacities(d.workers.Status())
 	if len(known) == 0 {
-		return admission.Limit{}, fault.New(fault.Unavailable, "no worker is known yet")
+		return admission.Limit{}, fault.New(fault.Unavailable, "no worker of the model is known yet")
 	}
 	return admission.Effective(d.config.ContextTokens, known), nil
 }
 
-// capacities describes the workers that were ever heard of.
-func capacities(members []cluster.Member) (known []admission.Worker) {
+// capacities describes the workers of the served model that were ever heard of.
+func (d *dispatcher) capacities(members []cluster.Member) (known []admission.Worker) {
 	for _, m := range members {
-		if m.Epoch != 0 {
+		if m.Epoch != 0 && m.Fingerprint == d.model {
 			known = append(known, capacityOf(m))
 		}
 	}
@@ -275,8 +276,8 @@ func (d *dispatcher) lost(w router.Worker) {
 
 // rules are those of the served limit now.
 func (d *dispatcher) rules(members []cluster.Member) router.Rules {
-	limit := admission.Effective(d.config.ContextTokens, capacities(members))
-	return router.Rules{FreshFor: d.config.FreshFor, LostFor: d.config.LostFor, AvoidFor: d.config.AvoidFor, LimitTokens: limit.Tokens}
+	limit := admission.Effective(d.config.ContextTokens, d.capacities(members))
+	return router.Rules{FreshFor: d.config.FreshFor, LostFor: d.config.LostFor, AvoidFor: d.config.AvoidFor, LimitTokens: limit.Tokens, Fingerprint: d.model}
 }
 
 // candidates splits the members by role. Requires mu.
@@ -317,6 +318,19 @@ func (d *dispatcher) pairs() []router.Pair {
 	defer d.mu.Unlock()
 	prefill, decode := d.candidates(members)
 	return router.Pairs(d.now(), prefill, decode, d.rules(members))
+}
+
+// whyNone says, with each worker's reason, why no pair may serve.
+func (d *dispatcher) whyNone() string {
+	members := d.workers.Status()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	prefill, decode := d.candidates(members)
+	_, err := router.Pick(d.now(), prefill, decode, router.Need{}, d.rules(members))
+	if err == nil {
+		return "pairs of workers are only just there"
+	}
+	return err.Error()
 }
 
 // view describes each member as the router sees it, in order.

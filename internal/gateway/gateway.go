@@ -109,12 +109,15 @@ type Entry struct {
 // Parts is what a Gateway is made of. Now may be nil: the real clock.
 type Parts struct {
 	Cluster Cluster
-	Text    Text
-	Tenants Tenants
-	Ledger  Ledger
-	Metrics *metrics.Set
-	Log     *slog.Logger
-	Now     func() time.Time
+	// Fingerprint is that of the model whose template and tokenizer Text is. Workers
+	// with another one take no part: their tokens would mean other text.
+	Fingerprint kv.Fingerprint
+	Text        Text
+	Tenants     Tenants
+	Ledger      Ledger
+	Metrics     *metrics.Set
+	Log         *slog.Logger
+	Now         func() time.Time
 }
 
 // Gateway answers the API. Its methods are safe for concurrent use.
@@ -145,7 +148,7 @@ func New(config Config, parts Parts) (*Gateway, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	if parts.Cluster == nil || parts.Text == nil || parts.Tenants == nil || parts.Ledger == nil || parts.Metrics == nil || parts.Log == nil {
+	if parts.Fingerprint == (kv.Fingerprint{}) || parts.Cluster == nil || parts.Text == nil || parts.Tenants == nil || parts.Ledger == nil || parts.Metrics == nil || parts.Log == nil {
 		return nil, errors.New("gateway: a part is missing")
 	}
 	if parts.Now == nil {
@@ -154,7 +157,7 @@ func New(config Config, parts Parts) (*Gateway, error) {
 	g := &Gateway{config: config, parts: parts, boot: nonce(), started: parts.Now(), probeTag: kv.TenantTag(nonce())}
 	g.quotas = newQuotas(parts.Now)
 	g.entry = newEntry(config.TenantBodiesMax, config.QueueTimeout)
-	g.dispatch = newDispatcher(config, parts.Cluster, parts.Metrics, parts.Now)
+	g.dispatch = newDispatcher(config, parts)
 	g.health = newHealth(parts.Now)
 	g.stopped, g.stop = context.WithCancelCause(context.Background())
 	return g, nil
@@ -193,8 +196,10 @@ func (g *Gateway) Run(ctx context.Context) error {
 	defer func() { <-probed }()
 	ticker := time.NewTicker(sweepEvery)
 	defer ticker.Stop()
+	strangers := strangers{model: g.parts.Fingerprint, named: map[string]kv.Epoch{}}
 	for {
 		changed := g.parts.Cluster.Changed()
+		strangers.look(g.parts.Cluster.Status(), g.parts.Log)
 		g.dispatch.sweep()
 		select {
 		case <-ctx.Done():

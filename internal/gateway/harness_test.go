@@ -21,6 +21,7 @@ import (
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
 	"github.com/bulkhead-kv/bulkhead/internal/metrics"
 	"github.com/bulkhead-kv/bulkhead/internal/tenant"
+	"github.com/bulkhead-kv/bulkhead/kv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -94,7 +95,7 @@ func newBench(t *testing.T, s setup) *bench {
 	if s.config != nil {
 		s.config(&config)
 	}
-	b.gateway, err = New(config, Parts{Cluster: s.workers, Text: echoText{}, Tenants: b.folder, Ledger: b.record, Metrics: metrics.New(), Log: log})
+	b.gateway, err = New(config, Parts{Cluster: s.workers, Fingerprint: kv.Fingerprint{1}, Text: echoText{}, Tenants: b.folder, Ledger: b.record, Metrics: metrics.New(), Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -164,7 +164,7 @@ func (g *Gateway) Ready() (ok bool, why string) {
 	case g.parts.Ledger.Err() != nil:
 		return false, "the ledger can't be written"
 	case len(pairs) == 0:
-		return false, "no prefill and decode worker can serve together"
+		return false, g.dispatch.whyNone()
 	case !g.health.ready(pairs, g.config.ReadyFor):
 		return false, "no pair carried a real transfer within " + g.config.ReadyFor.String()
 	}

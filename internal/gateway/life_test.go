@@ -15,6 +15,7 @@ import (
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
 	"github.com/bulkhead-kv/bulkhead/internal/fault"
 	"github.com/bulkhead-kv/bulkhead/internal/tenant"
+	"github.com/bulkhead-kv/bulkhead/kv"
 )
 
 // dies breaks a worker's stream at an event of its first so many attempts.
@@ -333,6 +334,49 @@ func TestLimits(t *testing.T) {
 }
 
 // A worker that falls below the served limit leaves routing; the limit stays.
+// A worker with another model gets no request, however it pairs, bounds no limit,
+// and is named. Alone, such a pair serves nothing.
+func TestWorkersOfAnotherModelAreLeftOut(t *testing.T) {
+	other := func(node string, role cluster.Role, pages int) cluster.Member {
+		m := member(node, role, pages)
+		m.Fingerprint = kv.Fingerprint{2}
+		return m
+	}
+	b := newBench(t, setup{members: []cluster.Member{other("p", cluster.Prefill, 8), member("p22", cluster.Prefill, 64),
+		other("d", cluster.Decode, 8), member("d22", cluster.Decode, 64)}})
+	if got := b.model(); got != 1024 {
+		t.Errorf("the limit is %d, want 1024: that of the workers that have the model", got)
+	}
+	for range 8 {
+		if status, text := b.answer("/v1/chat/completions", chat("a")); status != 200 {
+			t.Fatalf("status %d, body %s", status, text)
+		}
+	}
+	for _, job := range b.cluster.jobs {
+		if job.Prefill != "p22" || job.Decode != "d22" {
+			t.Errorf("a job went to %s and %s, want p22 and d22", job.Prefill, job.Decode)
+		}
+	}
+	for _, node := range []string{"node=p ", "node=d "} {
+		if log := b.logs.String(); strings.Count(log, "another model than the gateway") != 2 || !strings.Contains(log, node) {
+			t.Errorf("the log must name each such worker once:\n%s", log)
+		}
+	}
+	if got := b.metric(`bulkhead_worker_routable{node="d",role="decode"}`); got != "0" {
+		t.Errorf("the worker counts as routable: %q", got)
+	}
+	alone := newBench(t, setup{members: []cluster.Member{other("p", cluster.Prefill, 64), other("d", cluster.Decode, 64)}})
+	if status, text := alone.answer("/v1/chat/completions", chat("a")); status != 503 {
+		t.Errorf("status %d, body %s; want 503", status, text)
+	}
+	if ok, why := alone.gateway.Ready(); ok || !strings.Contains(why, "p: has fingerprint 0200000000000000, the gateway's model has 0100000000000000") {
+		t.Errorf("ready is %v, why is %q; want the reason of each worker", ok, why)
+	}
+	if _, _, probes := alone.cluster.counts(); probes > 0 {
+		t.Errorf("%d probes went to workers of another model", probes)
+	}
+}
+
 func TestQuarantineTakesAWorkerOut(t *testing.T) {
 	b := newBench(t, setup{members: []cluster.Member{member("p", cluster.Prefill, 64), member("d", cluster.Decode, 64), member("dd", cluster.Decode, 64)}})
 	b.cluster.change(func(m []cluster.Member) { m[1].Limits.UsablePages, m[1].QuarantinedPages = 63, 1 })

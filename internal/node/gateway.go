@@ -13,6 +13,7 @@ import (
 	"github.com/bulkhead-kv/bulkhead/internal/gateway"
 	"github.com/bulkhead-kv/bulkhead/internal/ledger"
 	"github.com/bulkhead-kv/bulkhead/internal/metrics"
+	"github.com/bulkhead-kv/bulkhead/internal/model"
 	"github.com/bulkhead-kv/bulkhead/internal/tenant"
 	"github.com/bulkhead-kv/bulkhead/internal/worker"
 )
@@ -52,6 +53,10 @@ func RunGateway(ctx context.Context, o GatewayOptions) (err error) {
 	if err != nil {
 		return fmt.Errorf("model %s: %w", loaded.Name, err)
 	}
+	fingerprint, err := model.FingerprintOf(loaded.File)
+	if err != nil {
+		return permanent{fmt.Errorf("model %s: %w", loaded.Name, err)}
+	}
 	tenants, err := tenant.Open(o.Tenants, o.Log)
 	if err != nil {
 		return permanent{err}
@@ -70,7 +75,7 @@ func RunGateway(ctx context.Context, o GatewayOptions) (err error) {
 		return err
 	}
 	opened.add(func() error { client.Close(); return nil })
-	g, err := gateway.New(gatewayConfig(o, loaded.Name), gateway.Parts{Cluster: gateway.Workers(client), Text: text, Tenants: tenants,
+	g, err := gateway.New(gatewayConfig(o, loaded.Name), gateway.Parts{Cluster: gateway.Workers(client), Fingerprint: fingerprint, Text: text, Tenants: tenants,
 		Ledger: requests{record, o.Log}, Metrics: metrics.New(), Log: o.Log})
 	if err != nil {
 		return err

@@ -1,6 +1,6 @@
 // Package router chooses the prefill and the decode worker of a request.
 //
-// A pair must mean the same by a page (fingerprint), see each other, be fresh,
+// A pair must have the served model, by its fingerprint, see each other, be fresh,
 // not drain, hold the served limit and have room now. Among the pairs left the
 // one with the least work in tokens is taken. Pure: time and states are passed in.
 package router
@@ -42,10 +42,11 @@ type Need struct {
 
 // Rules bounds the choice.
 type Rules struct {
-	FreshFor    time.Duration // a state older than this is stale
-	LostFor     time.Duration // a worker that was lost this recently is not taken: its state may be older than its death
-	AvoidFor    time.Duration // a worker that was lost this recently is taken last
-	LimitTokens int           // the served limit
+	FreshFor    time.Duration  // a state older than this is stale
+	LostFor     time.Duration  // a worker that was lost this recently is not taken: its state may be older than its death
+	AvoidFor    time.Duration  // a worker that was lost this recently is taken last
+	LimitTokens int            // the served limit
+	Fingerprint kv.Fingerprint // of the served model; a worker with another one is not taken
 }
 
 // Pair is a choice.
@@ -93,6 +94,8 @@ func (w Worker) Excluded(now time.Time, rules Rules) string {
 		return "not connected"
 	case w.Epoch == 0:
 		return "no epoch known"
+	case w.Fingerprint != rules.Fingerprint:
+		return fmt.Sprintf("has fingerprint %x, the gateway's model has %x", w.Fingerprint[:fingerprintShown], rules.Fingerprint[:fingerprintShown])
 	case now.Sub(w.Seen) > rules.FreshFor:
 		return "its state is stale"
 	case !w.LastFailure.IsZero() && now.Sub(w.LastFailure) < rules.LostFor:
@@ -105,10 +108,13 @@ func (w Worker) Excluded(now time.Time, rules Rules) string {
 	return ""
 }
 
+// fingerprintShown is how many bytes of a fingerprint a reason names.
+const fingerprintShown = 8
+
 func pairsOf(prefill, decode []Worker) (pairs []Pair) {
 	for _, p := range prefill {
 		for _, d := range decode {
-			if p.Fingerprint == d.Fingerprint && !slices.Contains(d.UnseenPeers, p.Node) && !slices.Contains(p.UnseenPeers, d.Node) {
+			if !slices.Contains(d.UnseenPeers, p.Node) && !slices.Contains(p.UnseenPeers, d.Node) {
 				pairs = append(pairs, Pair{p, d})
 			}
 		}
@@ -159,7 +165,7 @@ func reasons(p, d []Worker, outP, outD []string) string {
 	out := append(slices.Clone(outP), outD...)
 	switch {
 	case len(p) > 0 && len(d) > 0:
-		out = append(out, "fingerprints or links don't pair")
+		out = append(out, "their links don't pair")
 	case len(out) == 0:
 		out = append(out, "none is known")
 	}

@@ -13,7 +13,7 @@ import (
 
 var (
 	noon  = time.Date(2026, 12, 1, 12, 0, 0, 0, time.UTC)
-	rules = Rules{FreshFor: 5 * time.Second, AvoidFor: 10 * time.Second, LostFor: time.Millisecond, LimitTokens: 1000}
+	rules = Rules{FreshFor: 5 * time.Second, AvoidFor: 10 * time.Second, LostFor: time.Millisecond, LimitTokens: 1000, Fingerprint: kv.Fingerprint{1}}
 	need  = Need{PromptTokens: 100, StoredTokens: 160}
 )
 
@@ -40,7 +40,7 @@ func TestExclusions(t *testing.T) {
 		{"just lost", func(w *Worker) { w.LastFailure = noon }, fault.Unavailable, "bad: lost a moment ago"},
 		{"draining", func(w *Worker) { w.Draining = true }, fault.Unavailable, "bad: draining"},
 		{"below the limit", func(w *Worker) { w.UsableTokens = 999 }, fault.Unavailable, "bad: holds 999 tokens, 1000 are served"},
-		{"other weights", func(w *Worker) { w.Fingerprint = kv.Fingerprint{2} }, fault.Unavailable, "don't pair"},
+		{"other weights", func(w *Worker) { w.Fingerprint = kv.Fingerprint{2} }, fault.Unavailable, "bad: has fingerprint 0200000000000000, the gateway's model has 0100000000000000"},
 		{"no link", func(w *Worker) { w.UnseenPeers = []string{"p", "d"} }, fault.Unavailable, "don't pair"},
 		{"full", func(w *Worker) { w.HeldPages = 95 }, fault.Busy, "160 tokens"},
 		{"no page size", func(w *Worker) { w.PageTokens = 0 }, fault.Busy, "160 tokens"},
@@ -121,7 +121,7 @@ func TestPickIsSoundAndComplete(t *testing.T) {
 		if (err == nil) != exists {
 			t.Fatalf("a pair exists: %v, Pick says %v", exists, err)
 		}
-		if err == nil && (c.Prefill.Excluded(noon, rules) != "" || c.Decode.Excluded(noon, rules) != "" || !c.hasRoom(need) || c.Prefill.Fingerprint != c.Decode.Fingerprint) {
+		if err == nil && (c.Prefill.Excluded(noon, rules) != "" || c.Decode.Excluded(noon, rules) != "" || !c.hasRoom(need) || c.Prefill.Fingerprint != rules.Fingerprint || c.Decode.Fingerprint != rules.Fingerprint) {
 			t.Fatalf("pair %s, %s breaks a rule", c.Prefill.Node, c.Decode.Node)
 		}
 	})
