@@ -263,7 +263,7 @@ func (d *Decode) onTransport(e transport.Event) {
 	case transport.Landed:
 		d.apply(transfer.Landed{X: e.X, Block: e.Block})
 	case transport.Refused:
-		d.Log.Warn("page refused", "x", e.X, "block", e.Block, "reason", e.Refusal)
+		d.logRefused(e)
 		d.apply(transfer.PageRefused{X: e.X, Block: e.Block})
 	case transport.Fenced:
 		d.drained(d.byX[e.X])
@@ -275,7 +275,7 @@ func (d *Decode) onTransport(e transport.Event) {
 
 func (d *Decode) linkDown(e transport.Event) {
 	peer, known := d.links.down(e.Link)
-	d.Log.Warn("link is down", "node", e.Link.Peer().Node, "error", e.Err)
+	d.logDown(e)
 	for _, s := range ordered(d.byX, compareTransfers) {
 		if s.link == e.Link {
 			d.drained(s)

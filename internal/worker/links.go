@@ -2,6 +2,8 @@ package worker
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -177,6 +179,29 @@ func (b *base) closeLinks() {
 	for len(b.links.peers) > 0 {
 		b.noteEnd(<-b.events)
 	}
+}
+
+// logDown says that a link has ended. That a peer ends it is how peers stop and
+// start again, and at this worker's own end it means nothing.
+func (b *base) logDown(e transport.Event) {
+	level := slog.LevelWarn
+	switch {
+	case b.draining:
+		level = slog.LevelDebug
+	case errors.Is(e.Err, transport.ErrEnded):
+		level = slog.LevelInfo
+	}
+	b.Log.Log(context.Background(), level, "link is down", "node", e.Link.Peer().Node, "error", e.Err)
+}
+
+// logRefused says that a page was refused. One that was on its way when its transfer
+// was given up is no sign of anything.
+func (b *base) logRefused(e transport.Event) {
+	level := slog.LevelWarn
+	if e.Refusal == transport.TransferEnded {
+		level = slog.LevelDebug
+	}
+	b.Log.Log(context.Background(), level, "page refused", "x", e.X, "block", e.Block, "reason", e.Refusal)
 }
 
 func (b *base) noteEnd(e transport.Event) {

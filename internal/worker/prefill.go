@@ -225,7 +225,7 @@ func (p *Prefill) onTransport(e transport.Event) {
 	case transport.Up:
 		p.apply(transfer.PeerUp{Peer: p.links.up(e.Link), Hello: e.Link.Peer(), Places: true, Fences: true})
 	case transport.Down:
-		p.Log.Warn("link is down", "node", e.Link.Peer().Node, "error", e.Err)
+		p.logDown(e)
 		if peer, known := p.links.down(e.Link); known {
 			p.apply(transfer.PeerLost{Peer: peer})
 		}

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -53,6 +54,8 @@ type Door struct {
 	kick func()
 
 	grants map[kv.TransferID]*grant // protected by gate.mu
+	ended  []kv.TransferID          // grants that were shut lately, a ring of endedMax; protected by gate.mu
+	oldest int                      // of a full ring; protected by gate.mu
 	closed bool                     // protected by gate.mu
 
 	// One placement at a time. All but revoked belong to the link's reader, and
@@ -64,6 +67,10 @@ type Door struct {
 	tag     kv.Tag
 	revoked atomic.Bool
 }
+
+// endedMax bounds the grants that a door remembers. It tells late pages from foreign
+// ones in what is reported; both are refused.
+const endedMax = 1024
 
 type grant struct {
 	Grant
@@ -170,7 +177,9 @@ func (d *Door) Begin(header []byte) ([]byte, Refusal) {
 func (d *Door) judge(tag kv.Tag) (*grant, int, Refusal) {
 	g := d.grants[tag.Transfer]
 	switch {
-	case g == nil || g.shut:
+	case g != nil && g.shut || g == nil && slices.Contains(d.ended, tag.Transfer):
+		return nil, 0, TransferEnded
+	case g == nil:
 		return nil, 0, ForeignTransfer
 	case tag.Tenant != g.Tenant:
 		return nil, 0, ForeignTenant
@@ -211,7 +220,7 @@ func (d *Door) End(complete bool, report func(Refusal)) {
 	refusal := Torn
 	switch {
 	case g.shut:
-		refusal = ForeignTransfer
+		refusal = TransferEnded
 	case complete && d.tag.MatchesTrailer(d.frame[len(d.frame)-kv.TrailerBytes:]):
 		refusal = None
 		copy(d.frame, d.header[:])
@@ -269,9 +278,20 @@ func (d *Door) shut(g *grant) {
 func (d *Door) drain(g *grant) {
 	d.gate.forget(g, len(g.Pages))
 	delete(d.grants, g.X)
+	d.remember(g.X)
 	for _, drained := range g.drained {
 		drained()
 	}
+}
+
+// remember notes that a grant was shut. Requires: gate.mu is held.
+func (d *Door) remember(x kv.TransferID) {
+	if len(d.ended) < endedMax {
+		d.ended = append(d.ended, x)
+		return
+	}
+	d.ended[d.oldest] = x
+	d.oldest = (d.oldest + 1) % endedMax
 }
 
 // forget clears the first pages of a grant from the slot table.

@@ -192,11 +192,11 @@ func TestShutWaitsForThePageBeingPlacedAndKicksItsReader(t *testing.T) {
 			t.Error("the grant drained before the page's end was reported")
 		}
 	})
-	if got != ForeignTransfer || drained != 1 {
-		t.Fatalf("the revoked page got %v and %d drained, want %v and 1", got, drained, ForeignTransfer)
+	if got != TransferEnded || drained != 1 {
+		t.Fatalf("the revoked page got %v and %d drained, want %v and 1", got, drained, TransferEnded)
 	}
-	if r := put(d, tagOf(g, 2), 0x55); r != ForeignTransfer {
-		t.Errorf("a page after the fence got %v, want %v", r, ForeignTransfer)
+	if r := put(d, tagOf(g, 2), 0x55); r != TransferEnded {
+		t.Errorf("a page after the fence got %v, want %v", r, TransferEnded)
 	}
 }
 
@@ -216,6 +216,33 @@ func TestShutOfAnIdleOrUnknownGrantDrainsAtOnce(t *testing.T) {
 	}
 }
 
+// Late pages and foreign ones have two reasons. A door remembers a bounded number
+// of its own grants; what it has forgotten is foreign.
+func TestLatePagesAreNotForeign(t *testing.T) {
+	s := newSlab(8)
+	d, other := s.gate.Door(func() {}), s.gate.Door(func() {})
+	first := testGrant(1)
+	for n := range uint64(endedMax + 1) {
+		g := first
+		g.X.Sequence = n + 1
+		if n == endedMax {
+			if got := put(d, tagOf(first, 0), 0x55); got != TransferEnded {
+				t.Errorf("a page of the oldest of %d ended grants got %v, want %v", endedMax, got, TransferEnded)
+			}
+			if got := put(other, tagOf(first, 0), 0x55); got != ForeignTransfer {
+				t.Errorf("a page of another door's ended grant got %v, want %v", got, ForeignTransfer)
+			}
+		}
+		if err := d.Open(g); err != nil {
+			t.Fatal(err)
+		}
+		d.Shut(g.X, func() {})
+	}
+	if got := put(d, tagOf(first, 0), 0x55); got != ForeignTransfer || len(d.ended) != endedMax {
+		t.Errorf("after %d more grants it got %v and %d are remembered, want %v and %d", endedMax, got, len(d.ended), ForeignTransfer, endedMax)
+	}
+}
+
 func TestAGrantIsOpenOnItsOwnDoorOnly(t *testing.T) {
 	s := newSlab(8)
 	d, other := s.gate.Door(func() {}), s.gate.Door(func() {})
@@ -226,8 +253,8 @@ func TestAGrantIsOpenOnItsOwnDoorOnly(t *testing.T) {
 		t.Errorf("a page through another link's door got %v, want %v", got, ForeignTransfer)
 	}
 	d.Close()
-	if got := put(d, tagOf(testGrant(1), 0), 0x55); got != ForeignTransfer {
-		t.Errorf("a page through a closed door got %v, want %v", got, ForeignTransfer)
+	if got := put(d, tagOf(testGrant(1), 0), 0x55); got != TransferEnded {
+		t.Errorf("a page through a closed door got %v, want %v", got, TransferEnded)
 	}
 	if err := other.Open(testGrant(2)); err != nil {
 		t.Errorf("slots of a closed door can't be granted: %v", err)

@@ -6,7 +6,8 @@ type Refusal uint8
 // The reasons. None means that the page was accepted.
 const (
 	None            Refusal = iota
-	ForeignTransfer         // the transfer isn't open on this link: never was, was shut, or is another's
+	ForeignTransfer         // the transfer was not open on this link lately: never was, or is another's
+	TransferEnded           // the transfer was open on this link and was shut: pages on their way come late
 	ForeignTenant           // the tag names another tenant than the grant
 	StaleGeneration         // the slot has been allocated anew since
 	WrongSlot               // the block belongs elsewhere
@@ -19,7 +20,7 @@ const (
 	refusals
 )
 
-var refusalNames = [refusals]string{"none", "foreign_transfer", "foreign_tenant", "stale_generation", "wrong_slot", "wrong_block",
+var refusalNames = [refusals]string{"none", "foreign_transfer", "transfer_ended", "foreign_tenant", "stale_generation", "wrong_slot", "wrong_block",
 	"wrong_layout", "wrong_extent", "duplicate", "torn", "bad_header"}
 
 // String is the name under which the reason is counted.

@@ -83,7 +83,7 @@ func Example() {
 	// decode: landed true
 	// decode: fenced
 	// prefill: written
-	// decode: refused foreign_transfer
+	// decode: refused transfer_ended
 	// decode: down
 	// prefill: down
 }

@@ -216,8 +216,8 @@ func testFence(t *testing.T, tr Transport) {
 		t.Fatalf("fenced %v, want %v", e.X, g.X)
 	}
 	source.write(g.tag(1), g.body(1))
-	if e := target.expect(transport.Refused); e.Refusal != transport.ForeignTransfer {
-		t.Errorf("a page after the fence is refused as %v, want %v", e.Refusal, transport.ForeignTransfer)
+	if e := target.expect(transport.Refused); e.Refusal != transport.TransferEnded {
+		t.Errorf("a page after the fence is refused as %v, want %v", e.Refusal, transport.TransferEnded)
 	}
 	target.checkUntouched(1)
 	source.write(neighbour.tag(0), neighbour.body(0))

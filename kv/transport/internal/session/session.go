@@ -308,7 +308,7 @@ func (s *Session) read() error {
 		}
 		if err := s.readFrame(); err != nil {
 			if errors.Is(err, io.EOF) {
-				err = errors.New("the peer ended the link")
+				err = transport.ErrEnded
 			}
 			return fmt.Errorf("receive from %q: %w", s.peer.Node, err)
 		}

@@ -168,8 +168,8 @@ func TestAFenceWakesAReaderParkedInMidPage(t *testing.T) {
 					t.Fatal("half a page was sent and none of it was placed: the reader isn't where this test wants it")
 				}
 				n.link.Fence(grant.X)
-				if e := n.expect(transport.Refused); e.Refusal != transport.ForeignTransfer || e.X != grant.X || e.Block != 0 {
-					t.Errorf("the page that was cut is refused as %v, want %v", e.Refusal, transport.ForeignTransfer)
+				if e := n.expect(transport.Refused); e.Refusal != transport.TransferEnded || e.X != grant.X || e.Block != 0 {
+					t.Errorf("the page that was cut is refused as %v, want %v", e.Refusal, transport.TransferEnded)
 				}
 				n.expect(transport.Fenced)
 				clear(n.pages[1])
