@@ -17,7 +17,8 @@ import (
 	"github.com/bulkhead-kv/bulkhead/internal/supervisor"
 )
 
-// The exit codes that scripts may rely on.
+// The exit codes that scripts may rely on, beside supervisor.ExitConfig for a
+// configuration that can't work.
 const (
 	exitFailure     = 1
 	exitUsage       = 2
@@ -43,7 +44,7 @@ func execute(args []string, stderr io.Writer) int {
 		return exitInterrupted
 	}
 	fmt.Fprintf(stderr, "bulkhead: %s\n", oneLine(err))
-	if node.Permanent(err) {
+	if node.Permanent(err) || errors.As(err, new(configError)) {
 		return supervisor.ExitConfig
 	}
 	return exitFailure
@@ -58,6 +59,12 @@ type usageError struct{ err error }
 
 func (u usageError) Error() string { return u.err.Error() }
 func (u usageError) Unwrap() error { return u.err }
+
+// configError is a mistake in a configuration file.
+type configError struct{ err error }
+
+func (c configError) Error() string { return c.err.Error() }
+func (c configError) Unwrap() error { return c.err }
 
 // args makes a mistake in a command's arguments a usage error.
 func args(check cobra.PositionalArgs) cobra.PositionalArgs {

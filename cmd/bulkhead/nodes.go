@@ -51,7 +51,11 @@ func (f nodeFlags) file() (*cluster.File, error) {
 	if *f.cluster == "" {
 		return nil, usageError{errors.New("--cluster is missing: the file that names model, workers and gateway")}
 	}
-	return cluster.ReadFile(*f.cluster)
+	file, err := cluster.ReadFile(*f.cluster)
+	if err != nil {
+		return nil, configError{err}
+	}
+	return file, nil
 }
 
 func (f nodeFlags) ledgerDir(home, name string) string {

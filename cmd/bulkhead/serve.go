@@ -44,7 +44,8 @@ func newServe() *cobra.Command {
 	}
 	var o node.ServeOptions
 	flags := cmd.Flags()
-	flags.StringVar(&o.Listen, "listen", "127.0.0.1:8080", "address of the API; anything but loopback should have --tls-cert")
+	flags.StringVar(&o.Listen, "listen", "127.0.0.1:8080", "address of the API; anything but loopback needs --tls-cert and --tls-key")
+	flags.BoolVar(&o.PlainHTTP, "insecure-http", false, "serve plain HTTP at an address that is not loopback: others can read keys and texts")
 	context := flags.String("context", "auto", `served context in tokens, or "auto": as much as model and pools allow`)
 	flags.IntVar(&o.Prefills, "prefills", 1, "prefill workers")
 	flags.IntVar(&o.Decodes, "decodes", 1, "decode workers")
@@ -92,6 +93,10 @@ func completeServe(cmd *cobra.Command, o *node.ServeOptions, context, transfer, 
 		return usageError{fmt.Errorf("transfer is %q, want shm or tcp", transfer)}
 	case (cert == "") != (key == ""):
 		return usageError{errors.New("--tls-cert and --tls-key go together")}
+	case cert != "" && o.PlainHTTP:
+		return usageError{errors.New("--insecure-http and --tls-cert exclude each other")}
+	case cert == "" && !o.PlainHTTP && !cluster.Loopback(o.Listen):
+		return usageError{fmt.Errorf("--listen is %q: plain HTTP is for loopback addresses only, give --tls-cert and --tls-key, or --insecure-http", o.Listen)}
 	}
 	o.TCP = transfer == "tcp"
 	if cert != "" {

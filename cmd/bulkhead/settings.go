@@ -11,7 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"sigs.k8s.io/yaml"
+
+	"github.com/bulkhead-kv/bulkhead/internal/cluster"
 )
 
 const settingsBytesMax = 1 << 20
@@ -31,9 +32,13 @@ func applySettings(cmd *cobra.Command) error {
 		}
 		variable := flagVariable(f.Name)
 		if value, ok := os.LookupEnv(variable); ok {
-			failed = setFlag(cmd, f, value, variable)
+			if failed = setFlag(cmd, f, value, variable); failed != nil {
+				failed = usageError{failed}
+			}
 		} else if value, ok := file.lookup(cmd, f.Name); ok {
-			failed = setFlag(cmd, f, value, path)
+			if failed = setFlag(cmd, f, value, path); failed != nil {
+				failed = configError{failed}
+			}
 		}
 	})
 	return failed
@@ -47,7 +52,7 @@ func flagVariable(flag string) string {
 // setFlag never quotes the value: it may be a key.
 func setFlag(cmd *cobra.Command, f *pflag.Flag, value, origin string) error {
 	if err := cmd.Flags().Set(f.Name, value); err != nil {
-		return usageError{fmt.Errorf("%s: %q wants a value of type %s", origin, f.Name, f.Value.Type())}
+		return fmt.Errorf("%s: %q wants a value of type %s", origin, f.Name, f.Value.Type())
 	}
 	return nil
 }
@@ -80,26 +85,34 @@ func readSettings(root *cobra.Command, path string, named bool) (settings, error
 	if path == "" {
 		return nil, nil
 	}
-	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) && !named {
+	s, err := parseSettings(root, path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !named:
 		return nil, nil
+	case err != nil:
+		return nil, configError{fmt.Errorf("read settings: %w", err)}
 	}
+	return s, nil
+}
+
+func parseSettings(root *cobra.Command, path string) (settings, error) {
+	info, err := os.Stat(path)
 	if err != nil {
-		return nil, fmt.Errorf("read settings: %w", err)
+		return nil, err
 	}
 	if info.Size() > settingsBytesMax {
-		return nil, fmt.Errorf("read settings: %s has %d bytes, at most %d are read", path, info.Size(), settingsBytesMax)
+		return nil, fmt.Errorf("%s has %d bytes, at most %d are read", path, info.Size(), settingsBytesMax)
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("read settings: %w", err)
+		return nil, err
 	}
 	var s settings
-	if err := yaml.UnmarshalStrict(text, &s); err != nil {
-		return nil, fmt.Errorf("read settings: %s: %w", path, err)
+	if err := cluster.Unmarshal(text, &s); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if unknown := s.unknown(root); len(unknown) > 0 {
-		return nil, usageError{fmt.Errorf("settings file %s: no flag is called %s", path, strings.Join(unknown, ", "))}
+		return nil, fmt.Errorf("%s: no flag is called %s", path, strings.Join(unknown, ", "))
 	}
 	return s, nil
 }

@@ -68,7 +68,10 @@ type TLS struct {
 type Gateway struct {
 	Name   string     `json:"name,omitempty"` // default "gateway"
 	Listen string     `json:"listen"`         // host:port of the API
-	TLS    *PublicTLS `json:"tls,omitempty"`  // nil: plain HTTP
+	TLS    *PublicTLS `json:"tls,omitempty"`  // nil: plain HTTP, on loopback addresses only
+	// PlaintextRemote accepts plain HTTP at any address: keys and texts can then be
+	// read on their way, unless something in front of the gateway ends TLS.
+	PlaintextRemote bool `json:"plaintextRemote,omitempty"`
 }
 
 // PublicTLS is the certificate of the API's listener.
@@ -128,7 +131,7 @@ func ParseFile(data []byte, dir string) (*File, error) {
 		return nil, errors.New("more than one YAML document, must be 1")
 	}
 	f := new(File)
-	if err := yaml.UnmarshalStrict(data, f); err != nil {
+	if err := Unmarshal(data, f); err != nil {
 		return nil, err
 	}
 	if f.Gateway.Name == "" {
@@ -289,8 +292,14 @@ func (g Gateway) validate(add func(string, ...any)) {
 	if err := certs.CheckName(g.Name); err != nil {
 		add("gateway: %w", err)
 	}
-	if _, err := splitHostPort(g.Listen, 0); err != nil {
+	host, err := splitHostPort(g.Listen, 0)
+	switch {
+	case err != nil:
 		add("gateway: listen: %w", err)
+	case g.TLS != nil && g.PlaintextRemote:
+		add("gateway: tls and plaintextRemote exclude each other")
+	case g.TLS == nil && !g.PlaintextRemote && !loopback(host):
+		add("gateway: listen: %s: plain HTTP is for loopback addresses only: give tls, or plaintextRemote: true", g.Listen)
 	}
 	if g.TLS != nil && (g.TLS.Cert == "" || g.TLS.Key == "") {
 		add("gateway: tls: cert and key are needed")
@@ -356,6 +365,12 @@ func splitHostPort(address string, portMin int) (host string, err error) {
 		return "", fmt.Errorf("%.80q: host is missing", address)
 	}
 	return host, nil
+}
+
+// Loopback reports whether the host of host:port can only be this one.
+func Loopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	return err == nil && loopback(host)
 }
 
 // loopback reports whether a host can only be this one.

@@ -65,8 +65,14 @@ func TestParseFile(t *testing.T) {
 
 func TestParseFileRefuses(t *testing.T) {
 	for _, tc := range []struct{ name, old, new, want string }{
-		{"unknown key", "model:", "modell: x\nmodel:", `unknown field "modell"`},
-		{"key twice", "model:", "model: x\nmodel:", "already set"},
+		{"unknown key", "model:", "modell: x\nmodel:", `line 4: unknown key "modell"`},
+		{"key twice", "model:", "model: x\nmodel:", `line 5: key "model" already set`},
+		{"list for a map", "  listen: 127.0.0.1:8080\n  tls:", "- a\n#", "line 7: gateway: must be a map, found a list"},
+		{"list for a text", "model: smollm2:135m", "model: [a]", "line 4: model: must be a text, found a list"},
+		{"text for a number", "threads: 8", "threads: many", "line 13: workers.threads: must be a number, found a text"},
+		{"no YAML", "model: smollm2:135m", "model: [", "line 5: "},
+		{"plain HTTP to everybody", "listen: 127.0.0.1:8080\n  tls: {cert: public.pem, key: public-key.pem}", "listen: ':8080'", "plain HTTP is for loopback addresses only"},
+		{"plain HTTP and TLS", "listen: 127.0.0.1:8080", "listen: 127.0.0.1:8080\n  plaintextRemote: true", "tls and plaintextRemote exclude each other"},
 		{"second document", "workers:", "---\nworkers:", "more than one YAML document"},
 		{"no model", "model: smollm2:135m", "", "model: is missing"},
 		{"context zero", "auto", "0", "context 0: must be auto or 1 to"},
@@ -120,7 +126,7 @@ func TestParseFileListsAllMistakes(t *testing.T) {
 
 func TestPlaintextFileIsForLoopback(t *testing.T) {
 	text := func(tls, host string) []byte {
-		return []byte("model: tracer\ntls: {" + tls + "}\ngateway: {listen: ':8080'}\nworkers:\n" +
+		return []byte("model: tracer\ntls: {" + tls + "}\ngateway: {listen: 'localhost:8080'}\nworkers:\n" +
 			"- {name: p1, role: prefill, control: 'unix:///p1', transfer: 'tcp://" + host + ":1'}\n" +
 			"- {name: d1, role: decode, control: '" + host + ":2'}\n")
 	}
@@ -155,7 +161,7 @@ func TestSecurityIsTheNodesOwn(t *testing.T) {
 		}
 	}
 	path := filepath.Join(dir, "cluster.yaml")
-	text := "model: tracer\ntls: {ca: ca.pem, cert: '{name}.pem', key: '{name}-key.pem'}\ngateway: {listen: ':8080'}\nworkers:\n" +
+	text := "model: tracer\ntls: {ca: ca.pem, cert: '{name}.pem', key: '{name}-key.pem'}\ngateway: {listen: 'localhost:8080'}\nworkers:\n" +
 		"- {name: p1, role: prefill, control: 'localhost:1', transfer: 'tcp://localhost:2'}\n- {name: d1, role: decode, control: 'localhost:3'}\n"
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

@@ -111,14 +111,14 @@ func serveGateway(ctx context.Context, o GatewayOptions, g *gateway.Gateway, ten
 	}
 	ln, err := net.Listen("tcp", o.File.Gateway.Listen)
 	if err != nil {
-		return fmt.Errorf("gateway: listen at %s: %w", o.File.Gateway.Listen, err)
+		return fmt.Errorf("gateway: %w", err)
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	followed, served := make(chan error, 1), make(chan error, 1)
 	go func() { followed <- tenants.Run(ctx, tenantsInterval) }()
 	go func() { served <- g.Serve(ctx, ln, public) }()
-	go announce(ctx, o, g, ln.Addr().String())
+	go announce(ctx, o, g, bound(o.File.Gateway.Listen, ln))
 	select {
 	case <-o.Drain:
 		stop() // Serve drains before it returns

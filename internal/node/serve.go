@@ -36,6 +36,7 @@ type ServeOptions struct {
 	TCP       bool   // pages over TCP with TLS instead of shared memory
 	Tenants   string // tenants file; empty: two tenants with new keys, for this run
 	TLS       *cluster.PublicTLS
+	PlainHTTP bool   // without TLS also at an address that is not loopback
 	Ledger    string // folder of the ledgers
 	ReadyFile string // where to say, in JSON, that the server is ready; empty: nowhere
 	Timeout   time.Duration
@@ -182,17 +183,28 @@ func (s *serving) announceWhenReady(ctx context.Context, sup *supervisor.Supervi
 func (s *serving) fixListen() error {
 	ln, err := net.Listen("tcp", s.Listen)
 	if err != nil {
-		return fmt.Errorf("listen at %s: %w; choose another address with --listen", s.Listen, err)
+		return fmt.Errorf("%w: choose another address with --listen", err)
 	}
-	s.Listen = ln.Addr().String()
+	s.Listen = bound(s.Listen, ln)
 	return ln.Close()
+}
+
+// bound is the address that a listener was given, with the port that it has: who
+// asked for a host by name or for all of them reads that and not what it became.
+func bound(given string, ln net.Listener) string {
+	host, _, err := net.SplitHostPort(given)
+	_, port, errPort := net.SplitHostPort(ln.Addr().String())
+	if err != nil || errPort != nil {
+		return ln.Addr().String()
+	}
+	return net.JoinHostPort(host, port)
 }
 
 func (s *serving) clusterFile() *cluster.File {
 	at := func(name string) string { return filepath.Join(s.dir, name) }
 	f := &cluster.File{Model: s.Model, Context: cluster.Context(s.Context),
 		TLS:     cluster.TLS{CA: at("ca.pem"), Cert: at("{name}.pem"), Key: at("{name}-key.pem")},
-		Gateway: cluster.Gateway{Name: "gateway", Listen: s.Listen, TLS: s.ServeOptions.TLS}}
+		Gateway: cluster.Gateway{Name: "gateway", Listen: s.Listen, TLS: s.ServeOptions.TLS, PlaintextRemote: s.PlainHTTP}}
 	for i := range s.Prefills {
 		name := "p" + strconv.Itoa(i)
 		f.Workers = append(f.Workers, cluster.Worker{Name: name, Role: cluster.Prefill, Control: "unix://" + at(name+".control"),
