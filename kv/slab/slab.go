@@ -10,6 +10,7 @@ package slab
 
 import (
 	"fmt"
+	"os"
 
 	"github.com/bulkhead-kv/bulkhead/kv"
 	"github.com/bulkhead-kv/bulkhead/kv/internal/assert"
@@ -25,11 +26,26 @@ type Slab struct {
 	stride int
 	pages  int
 	bytes  []byte
+	file   *os.File    // the memory file, or nil
 	leaves []kv.Digest // kept digests, by slot and layer; zero: not taken
 }
 
-// New makes a slab of zero pages.
+// New makes a slab of zero pages in memory of this process alone.
 func New(layout kv.Layout, pages int) (*Slab, error) {
+	return allocateSlab(layout, pages, func(n int) ([]byte, *os.File, error) {
+		bytes, err := allocate(n)
+		return bytes, nil, err
+	})
+}
+
+// NewShared makes a slab of zero pages in a memory file, for transports whose peers
+// map it. Its pages are small ones under most systems' settings, so that reading
+// long contexts is slower.
+func NewShared(layout kv.Layout, pages int) (*Slab, error) {
+	return allocateSlab(layout, pages, allocateShared)
+}
+
+func allocateSlab(layout kv.Layout, pages int, allocate func(n int) ([]byte, *os.File, error)) (*Slab, error) {
 	if err := layout.Validate(); err != nil {
 		return nil, err
 	}
@@ -38,7 +54,7 @@ func New(layout kv.Layout, pages int) (*Slab, error) {
 	}
 	s := &Slab{layout: layout, id: layout.ID(), stride: layout.StrideBytes(), pages: pages, leaves: make([]kv.Digest, pages*layout.Layers)}
 	var err error
-	s.bytes, err = allocate(pages * s.stride)
+	s.bytes, s.file, err = allocate(pages * s.stride)
 	if err != nil {
 		return nil, fmt.Errorf("slab: %d pages of %d bytes: %w", pages, s.stride, err)
 	}
@@ -47,8 +63,8 @@ func New(layout kv.Layout, pages int) (*Slab, error) {
 
 // Close gives the memory back. Requires: nobody reads or writes a page any more.
 func (s *Slab) Close() error {
-	err := release(s.bytes)
-	s.bytes = nil
+	err := release(s.bytes, s.file)
+	s.bytes, s.file = nil, nil
 	return err
 }
 
@@ -57,6 +73,10 @@ func (s *Slab) Layout() kv.Layout { return s.layout }
 
 // Len is the number of pages.
 func (s *Slab) Len() int { return s.pages }
+
+// File is the memory file of a shared slab, to be passed to a peer that maps it, or
+// nil. It is sealed against shrinking and growing. Owner: the slab.
+func (s *Slab) File() *os.File { return s.file }
 
 // Page is what travels of a page: header, body and trailer.
 func (s *Slab) Page(slot kv.Slot) []byte {
