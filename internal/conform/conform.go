@@ -126,6 +126,18 @@ func Check(dir string, progress func(bytes int64)) (Report, error) {
 	return c.report, err
 }
 
+// Entries re-executes the entries of one incarnation that were kept in memory, in a
+// simulation say. They are numbered from 1 on, and their places are lines of memory.
+func Entries(node string, epoch kv.Epoch, entries []ledger.Entry) Epoch {
+	r := newRun(node, epoch)
+	for i, e := range entries {
+		e.Node, e.Epoch, e.Sequence = node, epoch, uint64(i+1)
+		r.entry(&e, ledger.Place{Path: "memory", Line: i + 1})
+	}
+	r.conclude()
+	return r.Epoch
+}
+
 // checker goes through one ledger.
 type checker struct {
 	report   Report
@@ -138,10 +150,11 @@ type checker struct {
 func (c *checker) visit(e ledger.Entry, at ledger.Place) bool {
 	c.show(at.Path)
 	if c.run == nil || c.run.Epoch.Epoch != e.Epoch || c.run.Node != e.Node {
-		// Only the first incarnation in a folder can have lost its beginning.
-		cut := c.run == nil && e.Sequence > 1
+		first := c.run == nil
 		c.finish()
-		c.run = &run{Epoch: Epoch{Node: e.Node, Epoch: e.Epoch}, cut: cut, owed: map[kv.TransferID]uint32{}}
+		c.run = newRun(e.Node, e.Epoch)
+		// Only the first incarnation in a folder can have lost its beginning.
+		c.run.cut = first && e.Sequence > 1
 	}
 	c.run.entry(&e, at)
 	return true

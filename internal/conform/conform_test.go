@@ -149,16 +149,7 @@ func play() *scene {
 	return s
 }
 
-// recheck re-executes entries as if they stood in a folder of one incarnation.
-func recheck(entries []ledger.Entry, epoch kv.Epoch) Epoch {
-	c := checker{}
-	for i, e := range entries {
-		e.Node, e.Epoch, e.Sequence = "n", epoch, uint64(i+1)
-		c.visit(e, ledger.Place{Path: "memory", Line: i + 2})
-	}
-	c.finish()
-	return c.report.Epochs[0]
-}
+func recheck(entries []ledger.Entry, epoch kv.Epoch) Epoch { return Entries("n", epoch, entries) }
 
 var epochs = [2]kv.Epoch{decodeEpoch, prefillEpoch}
 
@@ -250,12 +241,12 @@ func TestAFindingSaysWhereAndWhy(t *testing.T) {
 	expected := fmt.Sprintf("%x (open gate, send)", last.Output)
 	last.Output = make([]byte, hashBytes)
 	got := recheck(entries, decodeEpoch)
-	want := &Finding{Place: ledger.Place{Path: "memory", Line: 4}, Sequence: 3, Event: "open", X: x, Why: "the answer is not the machine's",
+	want := &Finding{Place: ledger.Place{Path: "memory", Line: 3}, Sequence: 3, Event: "open", X: x, Why: "the answer is not the machine's",
 		Expected: expected, Found: strings.Repeat("00", hashBytes)}
 	if diff := cmp.Diff(want, got.Finding); diff != "" {
 		t.Fatalf("finding differs (-want +got):\n%s", diff)
 	}
-	if s := got.Finding.String(); !strings.HasPrefix(s, "memory:4: entry 3, open of 000000000000000d/2/0: ") {
+	if s := got.Finding.String(); !strings.HasPrefix(s, "memory:3: entry 3, open of 000000000000000d/2/0: ") {
 		t.Errorf("the finding reads %q", s)
 	}
 }

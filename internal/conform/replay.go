@@ -30,6 +30,10 @@ type run struct {
 	owed map[kv.TransferID]uint32 // what a decode machine has said of a transfer's pages, as bits of effect kinds
 }
 
+func newRun(node string, epoch kv.Epoch) *run {
+	return &run{Epoch: Epoch{Node: node, Epoch: epoch}, owed: map[kv.TransferID]uint32{}}
+}
+
 // entry takes the next entry of the incarnation, of any kind.
 func (r *run) entry(e *ledger.Entry, at ledger.Place) {
 	r.Entries++
