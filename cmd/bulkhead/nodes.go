@@ -29,7 +29,7 @@ certificates by which nodes know each other:
   - {name: d0, role: decode, control: "127.0.0.1:7002"}
 
 The first SIGTERM or Ctrl-C drains: running requests end, new ones are refused.
-The second ends the process at once.`
+A second one, a second or more later, ends the process at once.`
 
 // nodeFlags are the flags of every process of a cluster.
 type nodeFlags struct {
@@ -94,21 +94,31 @@ func drainable(parent context.Context, supervised bool) (ctx context.Context, dr
 		signal.Notify(signals, os.Interrupt)
 	}
 	first := make(chan struct{})
-	go func() {
-		for n := 0; ; n++ {
-			select {
-			case <-signals:
-				if n == 0 {
-					close(first)
-					continue
-				}
-				cancel()
-			case <-ctx.Done():
-			}
+	go followSignals(ctx, signals, func() { close(first) }, cancel)
+	return ctx, first, func() { signal.Stop(signals); cancel() }
+}
+
+// secondAfter is how long after the first a signal counts as a second one: tools
+// that end a process send it to the process and to its group, almost at once.
+const secondAfter = time.Second
+
+func followSignals(ctx context.Context, signals <-chan os.Signal, first, second func()) {
+	var at time.Time
+	for {
+		select {
+		case <-signals:
+		case <-ctx.Done():
 			return
 		}
-	}()
-	return ctx, first, func() { signal.Stop(signals); cancel() }
+		switch {
+		case at.IsZero():
+			at = time.Now()
+			first()
+		case time.Since(at) >= secondAfter:
+			second()
+			return
+		}
+	}
 }
 
 func newWorker(role cluster.Role) *cobra.Command {

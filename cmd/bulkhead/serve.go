@@ -28,8 +28,9 @@ finds in its context. Its tenants are those of --tenants, or of tenants.json in
 the data folder, which "bulkhead tenant add" makes. Where neither is given it
 makes two tenants for this run and prints their keys; --tenants= asks for those.
 
-Ctrl-C or SIGTERM drains: running answers end, new requests are refused. The
-second one ends everything at once. A child that dies is restarted.`
+Ctrl-C or SIGTERM drains: running answers end, new requests are refused. A second
+one, a second or more later, ends everything at once. A child that dies is
+restarted.`
 
 func newServe() *cobra.Command {
 	cmd := &cobra.Command{

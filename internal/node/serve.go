@@ -155,6 +155,9 @@ func (s *serving) supervise(ctx context.Context, f *cluster.File) error {
 		}
 	}()
 	err = sup.Run(running)
+	if ctx.Err() != nil && err != nil {
+		err = fmt.Errorf("second signal: %w", err)
+	}
 	drain()
 	return errors.Join(err, <-announced)
 }

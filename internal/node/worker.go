@@ -234,7 +234,11 @@ func serveWorker(ctx context.Context, o WorkerOptions, spec cluster.Worker, s cl
 		stop()
 		return errors.Join(err, <-served, <-loopEnded, closeTransfer())
 	}
-	o.Log.Info("worker is ready", "node", spec.Name, "role", spec.Role, "control", spec.Control, "transfer", spec.Transfer)
+	about := []any{"node", spec.Name, "role", spec.Role, "control", spec.Control}
+	if spec.Transfer != "" {
+		about = append(about, "transfer", spec.Transfer)
+	}
+	o.Log.Info("worker is ready", about...)
 	drain := o.Drain
 	for {
 		select {

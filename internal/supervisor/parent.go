@@ -18,6 +18,9 @@ const (
 	pipeFD   = 3
 )
 
+// processName is what a child is called.
+const processName = "bulkhead"
+
 // readyBytesMax bounds the ready line, its newline included.
 const readyBytesMax = 4096
 
@@ -53,8 +56,14 @@ func FindParent() (*Parent, error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, fmt.Errorf("find supervisor: %w", err)
 	}
+	nameProcess()
 	return &Parent{epoch: kv.Epoch(epoch), fd: fd}, nil
 }
+
+// nameProcess gives lists of processes and sockets a name that says something: the
+// program was started by way of /proc/self/exe, whose last part is no name. A
+// system without the file keeps what it has.
+func nameProcess() { _ = os.WriteFile("/proc/self/comm", []byte(processName), 0) }
 
 // Epoch is this process's epoch.
 func (p *Parent) Epoch() kv.Epoch { return p.epoch }

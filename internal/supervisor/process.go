@@ -42,7 +42,7 @@ func (s *Supervisor) start(c *child) (*process, error) {
 		return nil, fmt.Errorf("start %s: %w", c.Name, err)
 	}
 	cmd := exec.Command(s.config.Program, c.Args...)
-	cmd.Args[0] = "bulkhead"
+	cmd.Args[0] = processName
 	cmd.Env = append(environment(os.Environ()), c.Env...)
 	cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", pipeEnv, pipeFD), fmt.Sprintf("%s=%016x", epochEnv, uint64(epoch)))
 	cmd.ExtraFiles = append([]*os.File{w}, c.Files...)

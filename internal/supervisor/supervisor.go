@@ -233,6 +233,9 @@ func (s *Supervisor) killedError() error {
 	if names == nil {
 		return nil
 	}
+	if s.hurried {
+		return fmt.Errorf("killed without grace: %s", strings.Join(names, ", "))
+	}
 	return fmt.Errorf("not ended within %v of SIGTERM and killed: %s", s.config.Grace, strings.Join(names, ", "))
 }
 

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -141,7 +143,10 @@ func TestChildrenAreReadyWithTheirEpochs(t *testing.T) {
 }
 
 func TestKilledChildIsRestartedWithANewEpoch(t *testing.T) {
-	r := run(t, quick(as("serve", Child{Name: "p1"}), as("serve", Child{Name: "d1"})))
+	log := &logged{}
+	config := quick(as("serve", Child{Name: "p1"}), as("serve", Child{Name: "d1"}))
+	config.Log = slog.New(slog.NewTextHandler(log, nil))
+	r := run(t, config)
 	before := r.ready()
 	if err := syscall.Kill(before[0].PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -150,9 +155,35 @@ func TestKilledChildIsRestartedWithANewEpoch(t *testing.T) {
 	if after[0].Epoch == before[0].Epoch || after[0].Epoch == 0 || !strings.Contains(after[0].LastExit, "killed") {
 		t.Errorf("the restarted child must have a new epoch and say why: %+v", after[0])
 	}
+	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", after[0].PID))
+	if err != nil || string(name) != "bulkhead\n" {
+		t.Errorf("the child's process is called %q (%v), want bulkhead", name, err)
+	}
+	if out := log.String(); !strings.Contains(out, "level=INFO msg=\"child is ready\" child=p1") ||
+		!strings.Contains(out, "level=WARN msg=\"child is ready again\" child=p1") {
+		t.Errorf("the log must say at first that the child is ready, then as a warning that it is again:\n%s", out)
+	}
 	if after[1] != before[1] {
 		t.Errorf("the other child must be left alone: %+v, then %+v", before[1], after[1])
 	}
+}
+
+// logged keeps a log's lines.
+type logged struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logged) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(line)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 func TestFailingChildrenMakeRunGiveUp(t *testing.T) {
@@ -290,7 +321,7 @@ func TestKillEndsGrace(t *testing.T) {
 	r.ready()
 	r.cancel()
 	r.Kill()
-	if err := r.result(); err == nil || !strings.Contains(err.Error(), "killed: a, b") {
+	if err := r.result(); err == nil || !strings.Contains(err.Error(), "killed without grace: a, b") {
 		t.Errorf("both must be killed at once: %v", err)
 	}
 }

@@ -1,8 +1,10 @@
 package supervisor
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os/exec"
 	"time"
 
@@ -135,7 +137,11 @@ func (w *watch) sign(text string) {
 	}
 	if w.readyAt.IsZero() {
 		w.readyAt = time.Now()
-		w.s.config.Log.Info("child is ready", "child", w.c.Name, "pid", w.p.pid, "epoch", fmt.Sprintf("%016x", uint64(w.p.epoch)))
+		level, message := slog.LevelInfo, "child is ready"
+		if w.c.state.Starts > 1 { // written by this goroutine only
+			level, message = slog.LevelWarn, "child is ready again" // the end of what its death began
+		}
+		w.s.config.Log.Log(context.Background(), level, message, "child", w.c.Name, "pid", w.p.pid, "epoch", fmt.Sprintf("%016x", uint64(w.p.epoch)))
 		w.s.update(w.c, func() { w.c.state.Phase, w.c.state.Ready = Ready, text })
 	}
 	w.late.Stop()
