@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 )
 
 // errTorn is a line that ends before its end.
@@ -45,6 +46,49 @@ func Visit(dir string, visit func(Entry, Place) bool) (Report, error) {
 func isLast(dir, path string) bool {
 	segments, err := list(dir)
 	return err == nil && len(segments) > 0 && segmentPath(dir, segments[len(segments)-1]) == path
+}
+
+// Holds reports whether a line in dir ends with this hash: a head that was kept
+// elsewhere is held as long as nothing before it was changed or cut off.
+func Holds(dir string, head Hash) (held bool, err error) {
+	err = walk(dir, func(_ *header, _ *line, h Hash) bool {
+		held = h == head
+		return !held
+	})
+	return held, err
+}
+
+// ParseHash reads what Hash.String writes.
+func ParseHash(s string) (Hash, error) { return parseHash([]byte(s)) }
+
+// Folders lists the ledgers at path: the folder itself if segments stand in it,
+// otherwise the folders in it that hold some, by name.
+func Folders(path string) ([]string, error) {
+	segments, err := list(path)
+	if err != nil {
+		return nil, err
+	}
+	if len(segments) > 0 {
+		return []string{path}, nil
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return nil, fmt.Errorf("list ledgers: %w", err)
+	}
+	var folders []string
+	for _, e := range entries {
+		dir := filepath.Join(path, e.Name())
+		if !e.IsDir() {
+			continue
+		}
+		if segments, err = list(dir); err != nil {
+			return nil, err
+		}
+		if len(segments) > 0 {
+			folders = append(folders, dir)
+		}
+	}
+	return folders, nil
 }
 
 // Bytes is the size of all segments in dir; 0 if there are none.

@@ -3,6 +3,7 @@ package ledger
 import (
 	"bytes"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -70,5 +71,63 @@ func TestVisitTellsATornEndFromABrokenChain(t *testing.T) {
 		if err := os.WriteFile(path, whole, 0o600); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+func TestAHeadIsHeldUntilItIsCutOff(t *testing.T) {
+	dir := t.TempDir()
+	l := open(t, Config{Dir: dir})
+	appendAll(t, l, sample(1))
+	closed(t, l)
+	before, err := Verify(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l = open(t, Config{Dir: dir})
+	appendAll(t, l, sample(2))
+	closed(t, l)
+	head, err := ParseHash(before.Head.String())
+	if err != nil || head != before.Head {
+		t.Fatalf("the head %v is read as %v, error %v", before.Head, head, err)
+	}
+	after, err := Verify(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range []Hash{before.Head, after.Head} {
+		if held, err := Holds(dir, h); !held || err != nil {
+			t.Errorf("the head %v is not held, error %v", h, err)
+		}
+	}
+	if err := os.Remove(segmentPath(dir, 2)); err != nil {
+		t.Fatal(err)
+	}
+	if held, err := Holds(dir, after.Head); held || err != nil {
+		t.Errorf("a head that was cut off is held, error %v", err)
+	}
+}
+
+func TestFolders(t *testing.T) {
+	root := t.TempDir()
+	if got, err := Folders(root); err != nil || len(got) != 0 {
+		t.Errorf("an empty folder has the ledgers %v, error %v", got, err)
+	}
+	var want []string
+	for _, node := range []string{"d0", "p0"} {
+		dir := filepath.Join(root, node)
+		want = append(want, dir)
+		closed(t, open(t, Config{Dir: dir}))
+		if got, err := Folders(dir); err != nil || !cmp.Equal(got, []string{dir}) {
+			t.Errorf("the ledger %s is found as %v, error %v", dir, got, err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(root, "other"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Folders(root); err != nil || !cmp.Equal(got, want) {
+		t.Errorf("the ledgers are %v, want %v, error %v", got, want, err)
+	}
+	if _, err := Folders(filepath.Join(root, "missing")); err == nil {
+		t.Error("a folder that is not there is listed")
 	}
 }
