@@ -74,7 +74,15 @@ func (c *call) answer(w http.ResponseWriter, r *http.Request, f form) {
 	release()
 	c.gateway.quotas.settle(reservation, c.spent())
 	c.observe(err)
+	if fault.Of(err) == fault.Cancelled {
+		breakOff()
+	}
 }
+
+// breakOff ends the connection instead of the response: a handler that returned
+// would give a client that only half closed, or reads slowly, a response that looks
+// complete. Requires: everything of the request is settled; it doesn't return.
+func breakOff() { panic(http.ErrAbortHandler) }
 
 // admit decides about all choices at once, before any header, identity or
 // place: the ledger can be written, each prompt fits, the tenant may spend it.

@@ -124,9 +124,13 @@ func (g *Gateway) readBody(w http.ResponseWriter, r *http.Request) ([]byte, erro
 	return body, nil
 }
 
-// refuse answers with an error before anything else was sent, and counts it.
+// refuse answers with an error before anything else was sent, and counts it. Who
+// went away gets no answer.
 func (g *Gateway) refuse(w http.ResponseWriter, err error) {
 	g.countFailure(err)
+	if fault.Of(err) == fault.Cancelled {
+		breakOff()
+	}
 	writeError(w, err)
 }
 

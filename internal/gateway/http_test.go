@@ -131,8 +131,51 @@ func TestSlowClientIsCutOff(t *testing.T) {
 	if status, text := b.read(b.doAs("bob", "/v1/chat/completions", chat("hi"))); status != 200 {
 		t.Errorf("another client gets %d, %s", status, text)
 	}
-	conn.Close()
+	got, _ := io.ReadAll(conn)
+	if !strings.HasPrefix(string(got), "HTTP/1.1 200") || strings.HasSuffix(string(got), "0\r\n\r\n") {
+		t.Errorf("the slow client got %d bytes that end in %q, want a stream that breaks off", len(got), got[max(0, len(got)-20):])
+	}
 	b.settled()
+}
+
+// raw sends one request of ada's on a connection of its own.
+func (b *bench) raw(path, body string) *net.TCPConn {
+	b.t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { _ = conn.Close() })
+	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", path, b.keys["ada"], len(body), body)
+	return conn.(*net.TCPConn)
+}
+
+// A client that half closes counts as gone. It must not find a response there that
+// looks complete: neither an empty 200, nor a stream that ends as one in good order.
+func TestHalfClosedClientGetsNoCompleteResponse(t *testing.T) {
+	for _, stream := range []bool{false, true} {
+		t.Run(fmt.Sprintf("stream %v", stream), func(t *testing.T) {
+			b := newBench(t, setup{})
+			waiting := make(chan struct{})
+			b.cluster.setHook(func(ctx context.Context, _ cluster.Job, role cluster.Role, e *cluster.Event) error {
+				if role == cluster.Decode && e.Kind == cluster.Token && e.Index == 1 {
+					close(waiting)
+					<-ctx.Done()
+				}
+				return nil
+			})
+			conn := b.raw("/v1/chat/completions", chat("abc", fmt.Sprintf(`"stream":%v`, stream)))
+			<-waiting
+			if err := conn.CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+			got, _ := io.ReadAll(conn) // broken, or closed in the middle of a response
+			if !stream && len(got) > 0 || strings.HasSuffix(string(got), "0\r\n\r\n") || strings.Contains(string(got), "[DONE]") {
+				t.Errorf("the client got %q, want nothing that ends in good order", got)
+			}
+			b.settled()
+		})
+	}
 }
 
 // A body that never comes holds nothing, and a client that sends half of a
