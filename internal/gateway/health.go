@@ -90,7 +90,8 @@ const probeLook = 200 * time.Millisecond
 // probePrompt is what a probe's pages hold; it says nothing.
 //
 // probeTokens of it are sent, one more than a page holds, so that a probe takes
-// two pages at each worker: one that is full and one that isn't.
+// two pages at each worker: one that is full and one that isn't. Where less fits,
+// less is sent.
 const probePrompt = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen"
 
 const probeTokens = kv.PageTokens + 1
@@ -102,12 +103,11 @@ func (g *Gateway) probe(ctx context.Context) {
 		g.parts.Log.Error("no probe can be made, the gateway will be ready through requests only", "error", err)
 		return
 	}
-	prompt = prompt[:min(len(prompt), probeTokens)]
 	ticker := time.NewTicker(probeLook)
 	defer ticker.Stop()
 	for {
 		if pair, ok := g.health.stalest(g.dispatch.pairs(), g.config.ProbeEvery); ok {
-			g.probePair(ctx, pair, prompt)
+			g.probePair(ctx, pair, prompt[:min(len(prompt), probeTokens, g.probeLimit())])
 		}
 		select {
 		case <-ctx.Done():
@@ -115,6 +115,12 @@ func (g *Gateway) probe(ctx context.Context) {
 		case <-ticker.C:
 		}
 	}
+}
+
+// probeLimit is the longest probe that fits: a context or a pool may be one page.
+func (g *Gateway) probeLimit() int {
+	limit, _ := g.dispatch.limit() // without one there are no pairs to probe
+	return max(limit.Tokens, 1)
 }
 
 // prober is the receiver of a probe: what was generated is thrown away.

@@ -591,6 +591,27 @@ func TestProbesMakeReady(t *testing.T) {
 }
 
 // A transfer of a worker that has since restarted doesn't count.
+// A context of one page, or a pool of one, gets a probe that fits it.
+func TestProbesFitTheLimit(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		context int
+		pages   int
+		want    int
+	}{{"context of one page", kv.PageTokens, 64, kv.PageTokens}, {"context of one token", 1, 64, 1}, {"pool of one page", 0, 1, kv.PageTokens}, {"room for more", 0, 64, probeTokens}} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBench(t, setup{config: func(config *Config) { config.ContextTokens = c.context },
+				members: []cluster.Member{member("p", cluster.Prefill, c.pages), member("d", cluster.Decode, c.pages)}})
+			b.until(func() bool { ok, _ := b.gateway.Ready(); return ok })
+			b.cluster.mu.Lock()
+			defer b.cluster.mu.Unlock()
+			if got := b.cluster.probed; got != c.want {
+				t.Errorf("the probe has %d tokens, want %d", got, c.want)
+			}
+		})
+	}
+}
+
 func TestReadyNeedsThisEpoch(t *testing.T) {
 	b := newBench(t, setup{})
 	b.until(func() bool { return b.metric("bulkhead_ready") == "1" })

@@ -66,6 +66,7 @@ type echoCluster struct {
 	jobs    []cluster.Job // as decode got them, probes left out
 	open    int           // streams not closed
 	probes  int
+	probed  int // tokens of the latest probe
 	now     func() time.Time
 }
 
@@ -133,6 +134,7 @@ func (c *echoCluster) Run(ctx context.Context, job cluster.Job, node string) (St
 	switch {
 	case job.Probe && role == cluster.Decode:
 		c.probes++
+		c.probed = len(job.Tokens)
 	case role == cluster.Decode:
 		c.jobs = append(c.jobs, job)
 	}
