@@ -224,6 +224,9 @@ func TestQueueIsBounded(t *testing.T) {
 		if after, ok := RetryAfter(err); fault.Of(err) != fault.Busy || !ok || after != 7*time.Second {
 			t.Errorf("a full queue gives %v, retry after %s", err, after)
 		}
+		if tickets[0].Tenant == "bob" && !strings.Contains(err.Error(), "0 requests of the tenant") {
+			t.Errorf("bob is told %q, want his own number only", err)
+		}
 	}
 	if q.Len() != 2 || q.TenantLen("bob") != 0 {
 		t.Errorf("%d tickets wait, bob has %d; a refused push leaves something behind", q.Len(), q.TenantLen("bob"))

@@ -51,7 +51,8 @@ func NewQueue(config QueueConfig) *Queue {
 }
 
 // Push queues all of the tickets of one request, which have one tenant, or none:
-// an error of kind fault.Busy with a RetryAfter.
+// an error of kind fault.Busy with a RetryAfter. It says nothing of other tenants
+// but that they fill the queue.
 func (q *Queue) Push(tickets ...Ticket) error {
 	if len(tickets) == 0 {
 		return nil
@@ -63,7 +64,7 @@ func (q *Queue) Push(tickets ...Ticket) error {
 	}
 	if q.count+len(tickets) > q.config.TicketsMax {
 		q.prune(l)
-		return refuse(fault.Busy, q.config.RetryAfter, "%d requests are waiting, the queue has room for %d", q.count, q.config.TicketsMax)
+		return refuse(fault.Busy, q.config.RetryAfter, "the queue is full, %d requests of the tenant are waiting in it", len(l.tickets))
 	}
 	for _, t := range tickets {
 		q.insert(l, len(l.tickets), waiting{t, uint64(max(t.Tokens, 1))})
