@@ -177,8 +177,8 @@ func (o *object) logitBias() map[int32]float32 {
 	bias := make(map[int32]float32, len(entries.fields))
 	for name, value := range entries.fields {
 		id, err := strconv.ParseInt(name, 10, 32)
-		if err != nil || id < 0 {
-			o.fail(invalid(CodeInvalidValue, "logit_bias", "the keys of logit_bias must be token ids from 0 to %d", TokenMax))
+		if err != nil || id < 0 || strconv.FormatInt(id, 10) != name { // "+5" and "05" would be another 5
+			o.fail(invalid(CodeInvalidValue, "logit_bias", "the keys of logit_bias must be token ids from 0 to %d, in plain digits", TokenMax))
 			return nil
 		}
 		v, bad := numberOf("logit_bias", value, -100, 100)
