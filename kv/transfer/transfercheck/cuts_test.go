@@ -26,7 +26,7 @@ var byName = []struct {
 // whose loss leaks and of which no smaller set does.
 func TestComputeCuts(t *testing.T) {
 	if *cutSize == 0 {
-		t.Skip("a long computation, run by -args -cuts N")
+		t.Skip("on demand: a long computation, run by -args -cuts N")
 	}
 	for _, b := range byName {
 		if *cutTransport != "" && *cutTransport != b.name {
