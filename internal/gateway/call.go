@@ -34,6 +34,7 @@ type call struct {
 	tenant   *tenant.Tenant
 	options  openai.Options
 	prompts  [][]int32
+	public   string // random part of the answer's id
 	name     string // the answer's id
 	admitted time.Time
 	deadline time.Time
@@ -137,7 +138,8 @@ func (c *call) queue(grants []int) error {
 	if err := c.gateway.dispatch.enqueue(waiters); err != nil {
 		return err
 	}
-	c.name = c.gateway.name(c.route, c.choices[0].number)
+	c.public = publicName()
+	c.name = c.route + "-" + c.public
 	for _, ch := range c.choices {
 		ch.record(EntryAccepted, noEvent, 0)
 	}

@@ -166,7 +166,7 @@ func (c *choice) record(kind EntryKind, committed cluster.Event, why fault.Kind)
 	e := Entry{Kind: kind, Boot: c.gateway.boot, Request: c.number, Attempt: c.attempt, Tenant: c.call.tenant.Tag,
 		X: committed.X, Prompt: len(c.prompt), Output: c.delivered, Fault: why}
 	if kind == EntryAccepted {
-		e.Output = c.granted
+		e.Output, e.Answer = c.granted, c.call.public
 	}
 	c.gateway.parts.Ledger.Record(e)
 }

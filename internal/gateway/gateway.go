@@ -21,8 +21,8 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -104,6 +104,7 @@ type Entry struct {
 	Prompt  int           // tokens
 	Output  int           // tokens
 	Fault   fault.Kind    // failed
+	Answer  string        // accepted: the random part of the answer's id, one for all choices of a call
 }
 
 // Parts is what a Gateway is made of. Now may be nil: the real clock.
@@ -177,9 +178,12 @@ func nonce() uint64 {
 // request is a number that no other request of this boot has.
 func (g *Gateway) request() uint64 { return g.requests.Add(1) }
 
-// name is how a request is called outside: prefix, boot nonce, number.
-func (g *Gateway) name(prefix string, request uint64) string {
-	return fmt.Sprintf("%s-%016x%x", prefix, g.boot, request)
+// publicName is what an answer is called outside. It is random, so that no tenant can
+// tell from its own answers' names how many others there were.
+func publicName() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // crypto/rand never fails
+	return hex.EncodeToString(b[:])
 }
 
 // sweepEvery is the time between two looks at the queue's and the quotas' times.

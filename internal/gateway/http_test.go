@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -106,14 +107,32 @@ func TestRequestIDs(t *testing.T) {
 		if got := resp.Header.Get("X-Request-Id"); !strings.HasPrefix(got, c.want) {
 			t.Errorf("X-Request-Id of %d bytes is answered with %q, want %s", len(c.sent), got, c.want)
 		}
-		ids[variable.FindString(text)] = true
+		ids[answerID(t, text)] = true
 	}
 	if len(ids) != 4 {
 		t.Errorf("4 answers have %d ids", len(ids))
 	}
+	for _, e := range b.record.all(EntryAccepted) {
+		delete(ids, "chatcmpl-"+e.Answer)
+		if len(e.Answer) != 32 || strings.Contains(e.Answer, fmt.Sprintf("%x", b.gateway.boot)) {
+			t.Errorf("the answer is called %q, want 128 random bits", e.Answer)
+		}
+	}
+	if len(ids) != 0 {
+		t.Errorf("the ledger does not know the answers %v", ids)
+	}
 	if got := b.metric(`bulkhead_dropped_fields_total{field="x-prefiller-host-port"}`); got != "4" {
 		t.Errorf("the dropped header is counted %q times, want 4", got)
 	}
+}
+
+func answerID(t *testing.T, text string) string {
+	t.Helper()
+	var answer struct{ ID string }
+	if err := json.Unmarshal([]byte(text), &answer); err != nil {
+		t.Fatalf("the answer is no JSON: %v", err)
+	}
+	return answer.ID
 }
 
 // A client that stops reading is cut off; its jobs end and hold nobody up.
@@ -126,7 +145,7 @@ func TestSlowClientIsCutOff(t *testing.T) {
 	}
 	defer conn.Close()
 	body := chat(strings.Repeat("x", 200_000), `"stream":true`, `"max_tokens":200000`)
-	fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", b.keys["ada"], len(body), body)
+	fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", b.keys["ada"], len(body), body)
 	b.until(func() bool { return b.metric("bulkhead_slow_clients_total") == "1" })
 	if status, text := b.read(b.doAs("bob", "/v1/chat/completions", chat("hi"))); status != 200 {
 		t.Errorf("another client gets %d, %s", status, text)
@@ -146,7 +165,7 @@ func (b *bench) raw(path, body string) *net.TCPConn {
 		b.t.Fatal(err)
 	}
 	b.t.Cleanup(func() { _ = conn.Close() })
-	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", path, b.keys["ada"], len(body), body)
+	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", path, b.keys["ada"], len(body), body)
 	return conn.(*net.TCPConn)
 }
 

@@ -253,6 +253,17 @@ func (r *record) Err() error {
 	return r.err
 }
 
+func (r *record) all(kind EntryKind) (entries []Entry) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.entries {
+		if e.Kind == kind {
+			entries = append(entries, e)
+		}
+	}
+	return entries
+}
+
 func (r *record) kinds() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

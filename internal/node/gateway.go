@@ -175,6 +175,9 @@ func (r requests) Record(e gateway.Entry) {
 	if e.Kind == gateway.EntryFailed {
 		detail += ", " + e.Fault.String()
 	}
+	if e.Answer != "" {
+		detail += ", answer " + e.Answer
+	}
 	err := r.Append(ledger.Entry{Kind: ledger.Request, Event: string(e.Kind), GatewayBoot: e.Boot, Request: e.Request, Attempt: e.Attempt,
 		Tenant: e.Tenant, X: e.X, Detail: detail})
 	if err != nil {

@@ -30,7 +30,7 @@ func TestDisconnectStorm(t *testing.T) {
 	questions := s.soloQuestions(t, 40)
 	before := s.firstTokens(t, questions, 60)
 
-	c := &cutter{server: s, questions: questions, survivors: map[string]int{}}
+	c := &cutter{server: s, questions: questions, survivors: map[string]string{}}
 	phases := map[string]int{}
 	batch := min(requests, 500)
 	for asked := 0; asked < requests || c.scarce != "" && asked < 3*requests; asked += batch {
@@ -51,15 +51,10 @@ func TestDisconnectStorm(t *testing.T) {
 	}
 	t.Logf("measured %d requests, %d survived, %d wrong; median time to first token %v before, %v after (ratio %.3f)", c.asked, len(c.survivors), c.wrong,
 		before.Round(time.Microsecond), after.Round(time.Microsecond), float64(after)/float64(before))
-	roots := s.roots(t, 1)
-	for key := range c.survivors {
-		var id uint64
-		var root string
-		if _, err := fmt.Sscanf(key, "%d %s", &id, &root); err != nil {
-			t.Fatal(err)
-		}
-		if got := fmt.Sprintf("%x", roots[id]); got != root {
-			t.Errorf("request %d had pages %s, alone %s", id, got, root)
+	roots, numbers := s.roots(t, 1), s.requests(t)
+	for id, root := range c.survivors {
+		if got := fmt.Sprintf("%x", roots[numbers.of(t, id)]); got != root {
+			t.Errorf("answer %s had pages %s, alone %s", id, got, root)
 		}
 	}
 }
@@ -68,19 +63,19 @@ func TestDisconnectStorm(t *testing.T) {
 func (s *server) soloQuestions(t *testing.T, n int) []question {
 	t.Helper()
 	questions := make([]question, n)
-	ids := make([]uint64, n)
+	ids := make([]string, n)
 	for i := range questions {
 		prompt, want := planted(i%2, i, 200+i*30)
 		r := s.complete(t, i%2, prompt, len(want))
 		if r.text() != want {
 			t.Fatalf("alone, question %d got %q, want %q", i, r.text(), want)
 		}
-		questions[i], ids[i] = question{prompt: prompt, want: want}, requestOf(t, r.ID)
+		questions[i], ids[i] = question{prompt: prompt, want: want}, r.ID
 	}
-	roots := s.roots(t, 1)
+	roots, requests := s.roots(t, 1), s.requests(t)
 	for i := range questions {
-		if questions[i].root = fmt.Sprintf("%x", roots[ids[i]]); questions[i].root == "" {
-			t.Fatalf("no page digest of request %d is in the ledger", ids[i])
+		if questions[i].root = fmt.Sprintf("%x", roots[requests.of(t, ids[i])]); questions[i].root == "" {
+			t.Fatalf("no page digest of answer %s is in the ledger", ids[i])
 		}
 	}
 	return questions
@@ -123,8 +118,8 @@ type cutter struct {
 	mu              sync.Mutex
 	asked           int
 	lastByte, wrong int
-	survivors       map[string]int  // request and page digest of its solo run
-	firsts          []time.Duration // latest times to the first token
+	survivors       map[string]string // page digests of their solo runs by the answers' ids
+	firsts          []time.Duration   // latest times to the first token
 }
 
 // run asks count questions, many at a time; a few at a time where the moment that
@@ -177,11 +172,7 @@ func (c *cutter) ask(t *testing.T, r *rand.Rand) {
 		c.wrong++
 		t.Errorf("a surviving request got %q, want %q", text, q.want)
 	case done:
-		n, err := requestNumber(id)
-		if err != nil {
-			t.Error(err)
-		}
-		c.survivors[fmt.Sprintf("%d %s", n, q.root)]++
+		c.survivors[id] = q.root
 	}
 }
 

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"fmt"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -27,20 +26,29 @@ func (s *server) entries(t *testing.T, node string) []ledger.Entry {
 	return all
 }
 
-// requestNumber is the number in a response's id, behind the gateway's boot nonce.
-func requestNumber(id string) (uint64, error) {
-	_, hex, _ := strings.Cut(id, "-")
-	if len(hex) < 17 {
-		return 0, fmt.Errorf("response id %q has no request number", id)
+// requests gives, for each answer's id, the number of its first choice's request.
+// Ids are random; what they stand for is in the gateway's ledger only.
+func (s *server) requests(t *testing.T) answers {
+	t.Helper()
+	all := answers{}
+	for _, e := range s.entries(t, "gateway") {
+		_, name, accepted := strings.Cut(e.Detail, ", answer ")
+		if _, known := all[name]; accepted && !known {
+			all[name] = e.Request
+		}
 	}
-	return strconv.ParseUint(hex[16:], 16, 64)
+	return all
 }
 
-func requestOf(t *testing.T, id string) uint64 {
+// answers are request numbers by the random part of an answer's id.
+type answers map[string]uint64
+
+func (a answers) of(t *testing.T, id string) uint64 {
 	t.Helper()
-	n, err := requestNumber(id)
-	if err != nil {
-		t.Fatal(err)
+	_, name, _ := strings.Cut(id, "-")
+	n, known := a[name]
+	if !known {
+		t.Fatalf("the gateway's ledger knows no answer %q", id)
 	}
 	return n
 }

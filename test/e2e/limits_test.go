@@ -53,7 +53,7 @@ func TestTheSmallestOfContextAndPoolsIsTheLimit(t *testing.T) {
 			if at.Usage.PromptTokens != c.want {
 				t.Fatalf("prompt was %d tokens, want %d", at.Usage.PromptTokens, c.want)
 			}
-			tag := s.tagOf(t, requestOf(t, at.ID))
+			tag := s.tagOf(t, s.requests(t).of(t, at.ID))
 			before := s.traces(t, tag)
 			for _, stream := range []bool{false, true} {
 				over, err := s.post(t.Context(), s.key(0), "/v1/completions", object{"prompt": promptOf(c.want + 1), "max_tokens": 1, "stream": stream})

@@ -26,11 +26,11 @@ func TestConcurrentAnswersAndPagesAreThoseOfSoloRuns(t *testing.T) {
 				wg.Go(func() { crowd[i] = s.complete(t, i%2, questions[i%len(questions)], 8) })
 			}
 			wg.Wait()
-			roots := s.roots(t, 2)
+			roots, requests := s.roots(t, 2), s.requests(t)
 			same := 0
 			for i, r := range crowd {
 				alone := solo[i%len(questions)]
-				root, aloneRoot := roots[requestOf(t, r.ID)], roots[requestOf(t, alone.ID)]
+				root, aloneRoot := roots[requests.of(t, r.ID)], roots[requests.of(t, alone.ID)]
 				if r.text() != alone.text() || root == "" || root != aloneRoot {
 					t.Errorf("request %d got %q with pages %x, alone %q with %x", i, r.text(), root, alone.text(), aloneRoot)
 					continue
