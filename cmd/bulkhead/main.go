@@ -44,6 +44,10 @@ func execute(args []string, stderr io.Writer) int {
 		return exitInterrupted
 	}
 	fmt.Fprintf(stderr, "bulkhead: %s\n", oneLine(err))
+	var verdict verdictError
+	if errors.As(err, &verdict) {
+		return verdict.code
+	}
 	if node.Permanent(err) || errors.As(err, new(configError)) {
 		return supervisor.ExitConfig
 	}
