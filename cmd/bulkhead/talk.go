@@ -152,8 +152,6 @@ func mustHave(cmd *cobra.Command, model string) error {
 	if err != nil {
 		return err
 	}
-	if _, _, err := s.Resolve(model); err != nil {
-		return fmt.Errorf("%w (bulkhead pull %s)", err, model)
-	}
-	return nil
+	_, _, err = s.Resolve(model)
+	return err
 }

@@ -128,6 +128,9 @@ func (f *fetcher) fetch(ctx context.Context, a artifact, newSink func() (sink, e
 		return fetched{}, err
 	}
 	defer d.close()
+	if total := max(a.size, d.state.Size); total > 0 {
+		f.report(Progress{Phase: Downloading, Done: d.have, Total: total}) // what is shown begins now, not with the first bytes
+	}
 	for attempt, failures := 0, 0; ; attempt++ {
 		before := d.have
 		err := d.attempt(ctx)
@@ -202,6 +205,9 @@ func (d *download) close() {
 	d.sink.Abort()
 	if _, err := os.Stat(d.statePath()); err == nil && d.have > d.state.Synced {
 		_ = d.sync() // without it the next fetch has less to go on with
+	}
+	if d.have == 0 {
+		_ = os.Remove(d.part.Name()) // nothing is no help to the next one
 	}
 	_ = d.part.Close()
 }

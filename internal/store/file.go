@@ -17,31 +17,48 @@ import (
 const lockPollInterval = 50 * time.Millisecond
 
 // lock takes the lock of the file at path, calling waiting once if somebody else
-// has it. The lock ends with unlock or with the process.
+// has it. The lock ends with unlock or with the process. Its holder may remove the
+// file: a lock on a file that is no longer at path is none, and is taken anew.
 func lock(ctx context.Context, path string, waiting func()) (unlock func(), err error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, fmt.Errorf("lock: %w", err)
-	}
 	for first := true; ; first = false {
-		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { _ = file.Close() }, nil // closing is what unlocks
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			_ = file.Close()
+		file, err := tryLock(path)
+		if err != nil {
 			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		if file != nil {
+			return func() { _ = file.Close() }, nil // closing is what unlocks
 		}
 		if first && waiting != nil {
 			waiting()
 		}
 		select {
 		case <-ctx.Done():
-			_ = file.Close()
 			return nil, fmt.Errorf("wait for lock %s: %w", path, ctx.Err())
 		case <-time.After(lockPollInterval):
 		}
 	}
+}
+
+// tryLock gives the locked file, or nil if it has to be tried again.
+func tryLock(path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		var mine, there fs.FileInfo
+		if mine, err = file.Stat(); err == nil {
+			there, err = os.Stat(path)
+		}
+		if err == nil && os.SameFile(mine, there) {
+			return file, nil
+		}
+		err = ignoreAbsent(err)
+	} else if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
+		err = nil
+	}
+	return nil, errors.Join(err, file.Close())
 }
 
 // replaceFile puts text at path so that a reader sees the old file or the new.

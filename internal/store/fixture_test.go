@@ -171,7 +171,7 @@ func mustHold(t *testing.T, s *Store, name string, content []byte) {
 
 func mustBeClean(t *testing.T, s *Store) {
 	t.Helper()
-	for _, pattern := range []string{"*.part", "*.json", "*.copy", "*.member", "*.pip"} {
+	for _, pattern := range []string{"*.part", "*.json", "*.copy", "*.member", "*.pip", "*.lock"} {
 		if left, _ := filepath.Glob(s.path("partial", pattern)); len(left) > 0 {
 			t.Errorf("left behind: %v", left)
 		}

@@ -25,18 +25,21 @@ const (
 	Resolving                // asking the source what it has
 	Downloading              // Done of Total bytes are here
 	Copying                  // Done of Total bytes of a local file are copied
+	Unpacking                // Done of Total bytes of a package are unpacked
 	Verifying                // reading what has arrived
 )
 
 // String is the phase in a line for the user.
 func (p Phase) String() string {
-	return [...]string{"waiting for another pull", "resolving", "downloading", "copying", "verifying"}[p]
+	return [...]string{"waiting for another pull", "resolving", "downloading", "copying", "unpacking", "verifying"}[p]
 }
 
 // Progress is how far a pull is. Total is 0 where nobody knows.
 type Progress struct {
 	Phase       Phase
 	Done, Total int64 // bytes
+	// Fleeting says that a pull which ends now leaves nothing to go on with.
+	Fleeting bool
 }
 
 // Puller fetches models into a store.
@@ -78,11 +81,13 @@ func (p *Puller) Pull(ctx context.Context, reference, name string, report func(P
 	}
 	job := &pull{Puller: p, ref: r, report: report, model: Model{Name: name}}
 	job.key = shortDigest(fmt.Sprintf("%d %s", r.kind, r.text))
-	unlock, err := lock(ctx, p.store.path("partial", job.key+".lock"), func() { report(Progress{Phase: Waiting}) })
+	path := p.store.path("partial", job.key+".lock")
+	unlock, err := lock(ctx, path, func() { report(Progress{Phase: Waiting}) })
 	if err != nil {
 		return Model{}, err
 	}
 	defer unlock()
+	defer func() { _ = os.Remove(path) }() // who waits for it sees that and takes a new one
 	if err := job.run(ctx); err != nil {
 		return Model{}, err
 	}
@@ -181,7 +186,7 @@ func (p *pull) copyFile(ctx context.Context, path, want string) error {
 	}
 	defer func() { _ = os.Remove(copied) }() // absent once it is published
 	sum, head := sha256.New(), &magicSink{}
-	n, err := p.copy(ctx, io.MultiWriter(head, sum, out), in, info.Size())
+	n, err := p.copy(ctx, io.MultiWriter(head, sum, out), in, Progress{Phase: Copying, Total: info.Size(), Fleeting: true})
 	if closeErr := out.Close(); err == nil {
 		err = closeErr
 	}
@@ -199,7 +204,7 @@ func (p *pull) copyFile(ctx context.Context, path, want string) error {
 }
 
 // copy is io.Copy with progress, which ends early when ctx does.
-func (p *pull) copy(ctx context.Context, out io.Writer, in io.Reader, size int64) (n int64, err error) {
+func (p *pull) copy(ctx context.Context, out io.Writer, in io.Reader, progress Progress) (n int64, err error) {
 	buf := make([]byte, copyBytes)
 	for {
 		if err := ctx.Err(); err != nil {
@@ -210,7 +215,8 @@ func (p *pull) copy(ctx context.Context, out io.Writer, in io.Reader, size int64
 			return n, err
 		}
 		n += int64(k)
-		p.report(Progress{Phase: Copying, Done: n, Total: size})
+		progress.Done = n
+		p.report(progress)
 		if readErr == io.EOF {
 			return n, nil
 		}

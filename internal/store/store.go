@@ -117,13 +117,26 @@ func (s *Store) Find(name string) (Model, error) {
 
 func (x index) unknown(name string) error {
 	if len(x.Models) == 0 {
-		return fault.New(fault.NotFound, "no model %q: the store is empty, pull one first", name)
+		return fault.New(fault.NotFound, "no model %q: the store is empty, fetch one with \"bulkhead pull %s\"", name, pullable(name))
 	}
 	names := make([]string, len(x.Models))
 	for i, m := range x.Models {
 		names[i] = m.Name
 	}
 	return fault.New(fault.NotFound, "no model %q, there are: %s", name, strings.Join(names, ", "))
+}
+
+// pullable is the name, if it can be pulled, or the catalog's first one.
+func pullable(name string) string {
+	if r, err := parseRef(name); err == nil && (r.kind != refCatalog || known(name)) {
+		return name
+	}
+	return Catalog()[0].Name
+}
+
+func known(name string) bool {
+	_, err := findEntry(Catalog(), name)
+	return err == nil
 }
 
 // Resolve finds the file for what a user calls a model: the path of a GGUF file,
@@ -153,6 +166,9 @@ func (s *Store) Remove(ctx context.Context, name string) (freed int64, err error
 		i, ok := x.find(name)
 		if !ok {
 			if i, ok = x.find(FullName(name)); !ok {
+				if len(x.Models) == 0 {
+					return fault.New(fault.NotFound, "no model %q: the store is empty", name)
+				}
 				return x.unknown(name)
 			}
 		}

@@ -313,3 +313,47 @@ func TestHomeIsFoundInOrder(t *testing.T) {
 		t.Error("no variable at all should be an error")
 	}
 }
+
+// What failed before a byte came leaves nothing behind, and a file that only lacks
+// its ./ is named as it must be written.
+func TestFailedPullsLeaveNothing(t *testing.T) {
+	server := serve(t, status(404))
+	p := testPuller(t, environment(t))
+	if _, err := p.Pull(t.Context(), server.URL+"/absent.gguf", "", nil); err == nil {
+		t.Fatal("a file that isn't there was pulled")
+	}
+	mustBeClean(t, p.store)
+	t.Chdir(t.TempDir())
+	writeFile(t, "README.md", []byte("hello"))
+	if _, err := p.Pull(t.Context(), "README.md", "", nil); err == nil || !strings.Contains(err.Error(), "write ./README.md") {
+		t.Errorf("pulling an existing file without ./ says %v", err)
+	}
+}
+
+// A lock whose file was removed by its holder is taken anew on the new file.
+func TestRemovedLockFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.lock")
+	unlock, err := lock(t.Context(), path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits, got := make(chan struct{}), make(chan error)
+	go func() {
+		again, err := lock(context.Background(), path, func() { close(waits) })
+		if err == nil {
+			if _, statErr := os.Stat(path); statErr != nil {
+				err = statErr
+			}
+			again()
+		}
+		got <- err
+	}()
+	<-waits
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+	if err := <-got; err != nil {
+		t.Errorf("the one that waited has no lock on the file: %v", err)
+	}
+}
