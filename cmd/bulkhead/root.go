@@ -47,7 +47,7 @@ func newRoot() *cobra.Command {
 		newPull(), newList(), newShow(), newRemove(), newCapacity(),
 		newServe(), newRun(), newChat(),
 		newGateway(), newWorker(cluster.Prefill), newWorker(cluster.Decode),
-		newTenant(), newCerts(), newSim(), newLedger(), newCheck(), newSim(),
+		newTenant(), newCerts(), newLedger(), newCheck(), newSim(),
 		newCompletion(), newVersion(),
 	)
 	return root
