@@ -93,6 +93,7 @@ func serve(t *testing.T, args ...string) *server {
 	go func() { _ = s.cmd.Wait(); close(s.exited) }()
 	t.Cleanup(func() {
 		s.stop(t)
+		s.conforms(t)
 		if left, _ := os.ReadDir(tmp); len(left) > 0 {
 			t.Errorf("server left %v behind", left)
 		}
