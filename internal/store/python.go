@@ -65,6 +65,9 @@ func (p *pull) pullEntry(ctx context.Context, e CatalogEntry) error {
 	if err != nil && ctx.Err() == nil && fault.Of(err) != fault.Corrupt && p.python.hasPip(ctx) {
 		err = p.wheelFromPip(ctx, e, newSink)
 	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("pull %s: %w", e.Name, ctx.Err()) // whatever it broke
+	}
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,9 @@ package store
 
 import (
 	"archive/zip"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -185,6 +187,18 @@ func TestOwnDownloadComesBeforePip(t *testing.T) {
 		if (now.Phase == Downloading || now.Phase == Unpacking) && !now.Fleeting {
 			t.Errorf("progress %v through pip must say that it does not stay", now)
 		}
+	}
+}
+
+// A pull that is interrupted says so, whatever it was doing.
+func TestInterruptIsNoLackOfPip(t *testing.T) {
+	e, _, _ := testEntry(t)
+	p := testPuller(t, environment(t))
+	ctx, interrupt := context.WithCancel(t.Context())
+	p.python = fakePython(t, "")
+	job := &pull{Puller: p, ref: ref{kind: refCatalog, text: e.Name}, key: "k", model: Model{Name: e.Name}, report: func(Progress) { interrupt() }}
+	if err := job.pullEntry(ctx, e); !errors.Is(err, context.Canceled) {
+		t.Errorf("the error is %v, want %v", err, context.Canceled)
 	}
 }
 
