@@ -169,7 +169,6 @@ func gated(gateUp [][]float64, ffn int) [][]float64 {
 type drift struct {
 	errors, squares float64
 	count           int
-	loss            float64 // of the tokens that came next, in nats
 }
 
 func (d *drift) add(got []float32, want []float64) {

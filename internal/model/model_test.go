@@ -326,7 +326,7 @@ func TestFingerprintCoversTheFile(t *testing.T) {
 		}
 		seen[m.Fingerprint()] = name
 	}
-	if load(t, good().file(t)).Fingerprint() != load(t, good().file(t)).Fingerprint() {
+	if first, second := load(t, good().file(t)), load(t, good().file(t)); first.Fingerprint() != second.Fingerprint() {
 		t.Error("one file has two fingerprints")
 	}
 }

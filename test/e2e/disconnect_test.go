@@ -223,7 +223,7 @@ func (c *cutter) typical(r *rand.Rand) time.Duration {
 // phases says, from the ledgers, where each request was that its client left.
 func (s *server) phases(t *testing.T) map[string]int {
 	t.Helper()
-	type progress struct{ accepted, computing, computed, adopted, tokens bool }
+	type progress struct{ accepted, computing, computed, adopted bool }
 	seen := map[uint64]*progress{}
 	of := func(request uint64) *progress {
 		if seen[request] == nil {
