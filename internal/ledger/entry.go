@@ -176,7 +176,7 @@ func chain(previous Hash, text []byte) (next Hash) {
 }
 
 // unseal checks a whole line, its newline included, against the chain. text is
-// the JSON object without the hash.
+// the JSON object without the hash, and is written over the line.
 func unseal(previous Hash, l []byte) (text []byte, next Hash, err error) {
 	if len(l) <= sealBytes || !bytes.HasSuffix(l, []byte(sealClose)) {
 		return nil, next, fmt.Errorf("line of %d bytes does not end as an entry does", len(l))
@@ -192,7 +192,9 @@ func unseal(previous Hash, l []byte) (text []byte, next Hash, err error) {
 	if next = chain(previous, body); next != said {
 		return nil, next, fmt.Errorf("hash is %v, the chain gives %v", said, next)
 	}
-	return append(body[:len(body):len(body)], '}'), next, nil
+	// The brace takes the place of the comma before the hash.
+	l[len(body)] = '}'
+	return l[:len(body)+1], next, nil
 }
 
 func (e *Entry) toLine() line {

@@ -148,6 +148,7 @@ type scanner struct {
 	at    position // behind the last good line
 	lines int      // good lines
 	bytes int64    // of good lines
+	buf   []byte   // of raw
 }
 
 // header reads the first line. It must join on to the position, if that has begun.
@@ -198,8 +199,8 @@ func (s *scanner) entry() (*line, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := new(line)
-	if err := json.Unmarshal(text, l); err != nil {
+	l, err := parseLine(text)
+	if err != nil {
 		return nil, err
 	}
 	if l.Sequence != s.at.sequence+1 {
@@ -215,9 +216,10 @@ func (s *scanner) good(raw []byte) {
 	s.bytes += int64(len(raw))
 }
 
-// raw reads a line with its newline, of bounded length.
+// raw reads a line with its newline, of bounded length. It is good until the next call.
 func (s *scanner) raw() ([]byte, error) {
-	var raw []byte
+	raw := s.buf[:0]
+	defer func() { s.buf = raw }()
 	for {
 		part, err := s.r.ReadSlice('\n')
 		raw = append(raw, part...)

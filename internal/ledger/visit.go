@@ -25,16 +25,16 @@ func (p Place) String() string { return fmt.Sprintf("%s:%d", p.Path, p.Line) }
 // report says so.
 func Visit(dir string, visit func(Entry, Place) bool) (Report, error) {
 	var r Report
-	segment, lines := uint64(0), 0
+	var at Place
 	err := walk(dir, func(h *header, l *line, head Hash) bool {
 		if l == nil {
-			segment, lines = h.Segment, 1
+			at = Place{segmentPath(dir, h.Segment), 1}
 			r.note(nil, head)
 			return true
 		}
-		lines++
+		at.Line++
 		r.note(l, head)
-		return visit(l.entry(h), Place{segmentPath(dir, segment), lines})
+		return visit(l.entry(h), at)
 	})
 	var bad *BadEntry
 	if errors.As(err, &bad) && errors.Is(err, errTorn) && isLast(dir, bad.Path) {
