@@ -93,21 +93,32 @@ func (b *bpe) addMerge(names map[string]symbol, rank int, merge string) error {
 	return nil
 }
 
-func (b *bpe) encode(target []Token, text string) []Token {
-	s := bpeScratch{bpe: b}
-	splitWords(b.classes, b.stages, text, func(word string) {
+func (b *bpe) encode(target []Token, text string, limit *bound) []Token {
+	s := bpeScratch{bpe: b, bound: limit}
+	splitWords(b.classes, b.stages, text, func(word string) bool {
 		if token, ok := b.whole[word]; ok {
 			target = append(target, token)
-			return
+		} else {
+			target = s.encodeWord(target, word)
 		}
-		target = s.encodeWord(target, word)
+		return limit.step(len(target))
 	})
 	return target
+}
+
+func (b *bpe) keepsAll() bool {
+	for _, s := range b.bytes {
+		if int(s) >= b.count {
+			return false
+		}
+	}
+	return true
 }
 
 // bpeScratch is the working memory of one call.
 type bpeScratch struct {
 	*bpe
+	bound   *bound
 	symbols []symbol
 	ranks   []int32  // short words: of the pair that begins at each symbol
 	joined  []symbol // short words: what that pair merges into
@@ -128,7 +139,10 @@ func (s *bpeScratch) encodeWord(target []Token, word string) []Token {
 	if len(word) <= shortWordMax {
 		s.mergeShort()
 	} else {
-		s.mergeLong()
+		s.mergeLong(len(target))
+	}
+	if s.bound.why != stopNot {
+		return target
 	}
 	for _, sym := range s.symbols {
 		target = s.appendSymbol(target, sym)
@@ -185,7 +199,7 @@ func remove(list []int32, i int) []int32 {
 
 // mergeLong merges s.symbols by a heap of pairs over a linked list. A rank belongs to one pair, so a candidate whose rank
 // is no longer its symbol's has been overtaken and is skipped.
-func (s *bpeScratch) mergeLong() {
+func (s *bpeScratch) mergeLong(tokens int) {
 	n := len(s.symbols)
 	s.next, s.prev = slices.Grow(s.next[:0], n), slices.Grow(s.prev[:0], n)
 	s.queue = slices.Grow(s.queue[:0], n)
@@ -193,10 +207,10 @@ func (s *bpeScratch) mergeLong() {
 		s.next = append(s.next, int32(i+1))
 		s.prev = append(s.prev, int32(i-1))
 	}
-	for i := range n - 1 {
+	for i := 0; i < n-1 && s.bound.step(tokens); i++ {
 		s.queuePair(i, i+1)
 	}
-	for len(s.queue) > 0 {
+	for len(s.queue) > 0 && s.bound.step(tokens) {
 		s.mergeCandidate(s.queue.pop())
 	}
 	kept := 0

@@ -65,8 +65,8 @@ func (s *specials) add(text string, token Token, trusted bool) {
 	s.nodes[at].token, s.nodes[at].trusted = token, trusted
 }
 
-// scan calls found for each special token in text, left to right. trusted is sorted and free of overlaps.
-func (s *specials) scan(text string, trusted []span, found func(at, end int, token Token)) {
+// scan calls found for each special token in text, left to right, until it says no. trusted is sorted and free of overlaps.
+func (s *specials) scan(text string, trusted []span, found func(at, end int, token Token) bool) {
 	for at := 0; at < len(text); {
 		if !s.first[text[at]] {
 			at++
@@ -84,7 +84,9 @@ func (s *specials) scan(text string, trusted []span, found func(at, end int, tok
 			at++
 			continue
 		}
-		found(at, end, token)
+		if !found(at, end, token) {
+			return
+		}
 		at = end
 	}
 }

@@ -10,11 +10,10 @@ import (
 type matcher func(t *classTable, text string, at int) int
 
 // splitWords applies the stages one after another: each cuts the words of the one before it into its matches and what
-// lies between them. emit gets the words of the last stage in order.
-func splitWords(t *classTable, stages []matcher, text string, emit func(word string)) {
+// lies between them. emit gets the words of the last stage in order, until it says no; then splitWords does too.
+func splitWords(t *classTable, stages []matcher, text string, emit func(word string) bool) bool {
 	if len(stages) == 0 {
-		emit(text)
-		return
+		return emit(text)
 	}
 	gap, at := 0, 0
 	for at < len(text) {
@@ -24,15 +23,12 @@ func splitWords(t *classTable, stages []matcher, text string, emit func(word str
 			at += size
 			continue
 		}
-		if gap < at {
-			splitWords(t, stages[1:], text[gap:at], emit)
+		if gap < at && !splitWords(t, stages[1:], text[gap:at], emit) || !splitWords(t, stages[1:], text[at:end], emit) {
+			return false
 		}
-		splitWords(t, stages[1:], text[at:end], emit)
 		gap, at = end, end
 	}
-	if gap < at {
-		splitWords(t, stages[1:], text[gap:at], emit)
-	}
+	return gap >= at || splitWords(t, stages[1:], text[gap:at], emit)
 }
 
 // matchGPT2 is 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+

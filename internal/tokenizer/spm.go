@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -59,15 +60,20 @@ type spmScratch struct {
 	queue mergeQueue
 }
 
-func (s *spm) encode(target []Token, text string) []Token {
+func (s *spm) keepsAll() bool { return !slices.Contains(s.bytes[:], None) }
+
+func (s *spm) encode(target []Token, text string, b *bound) []Token {
 	w := spmScratch{spm: s, text: strings.ReplaceAll(text, " ", "\u2581")}
 	w.splitRunes()
 	w.queue = make(mergeQueue, 0, len(w.parts))
-	for i := range w.parts {
+	for i := 0; i < len(w.parts) && b.step(len(target)); i++ {
 		w.consider(int32(i))
 	}
-	for len(w.queue) > 0 {
+	for len(w.queue) > 0 && b.step(len(target)) {
 		w.merge(w.queue.pop())
+	}
+	if b.why != stopNot {
+		return target
 	}
 	for i := int32(0); i >= 0 && len(w.parts) > 0; i = w.parts[i].next {
 		target = w.appendPart(target, w.parts[i])

@@ -53,7 +53,10 @@ type Tokenizer struct {
 
 // encoder appends the tokens of plain text, without special tokens.
 type encoder interface {
-	encode(target []Token, text string) []Token
+	// encode may leave off where the bound says so.
+	encode(target []Token, text string, b *bound) []Token
+	// keepsAll reports whether every byte of a text is in some token.
+	keepsAll() bool
 }
 
 // New reads the tokenizer of a model.
@@ -143,7 +146,11 @@ func (t *Tokenizer) Encode(text string) []Token {
 // EncodePrompt returns the tokens of a prompt: the model's beginning-of-sequence token if the model asks for one and the
 // prompt doesn't begin with it, the segments, and the end-of-sequence token if the model asks for that.
 func (t *Tokenizer) EncodePrompt(segments []Segment) []Token {
-	tokens := t.EncodeSegments(segments)
+	return t.encodePrompt(segments, boundless())
+}
+
+func (t *Tokenizer) encodePrompt(segments []Segment, b *bound) []Token {
+	tokens := t.encodeSegments(segments, b)
 	if t.addBOS && (len(tokens) == 0 || tokens[0] != t.vocab.bos) {
 		tokens = slices.Insert(tokens, 0, t.vocab.bos)
 	}
@@ -157,8 +164,12 @@ func (t *Tokenizer) EncodePrompt(segments []Segment) []Token {
 // where its whole spelling lies within one segment marked Special; the text between two special tokens is
 // tokenized as one, whatever segments it came from, as if the prompt had been one string.
 func (t *Tokenizer) EncodeSegments(segments []Segment) []Token {
+	return t.encodeSegments(segments, boundless())
+}
+
+func (t *Tokenizer) encodeSegments(segments []Segment, b *bound) []Token {
 	text, trusted := join(segments)
-	tokens := make([]Token, 0, len(text)/3+4)
+	tokens := make([]Token, 0, min(len(text)/3, b.tokensMax)+4)
 	start, follows := 0, true
 	plain := func(end int) {
 		if start >= end {
@@ -168,18 +179,21 @@ func (t *Tokenizer) EncodeSegments(segments []Segment) []Token {
 		if t.prefixed && follows {
 			part = " " + part
 		}
-		tokens = t.encoder.encode(tokens, part)
+		tokens = t.encoder.encode(tokens, part, b)
 		follows = false
 	}
-	t.vocab.specials.scan(text, trusted, func(at, end int, token Token) {
+	t.vocab.specials.scan(text, trusted, func(at, end int, token Token) bool {
 		plain(at)
 		tokens = append(tokens, token)
 		start, follows = end, true
 		if t.vocab.stripsAfter(token) {
 			start = skipSpace(text, end)
 		}
+		return b.step(len(tokens))
 	})
-	plain(len(text))
+	if b.why == stopNot {
+		plain(len(text))
+	}
 	return tokens
 }
 

@@ -38,6 +38,7 @@ type vocab struct {
 	bos, eos Token
 	eog      map[Token]bool
 	specials *specials
+	bytesMax int  // the most bytes of text that one token stands for, at least 1
 	strips   bool // whitespace after most special tokens is dropped, as Phi-3 wants it
 }
 
@@ -152,8 +153,11 @@ func (v *vocab) exemptEnds(ends map[string]Token) {
 
 func (v *vocab) fillPieces(f family) {
 	v.pieces = make([][]byte, len(v.texts))
+	v.bytesMax = 1
 	for i, text := range v.texts {
 		v.pieces[i] = pieceOf(text, v.kinds[i], f)
+		// A special token stands for its spelling, and U+2581 in a text for a space.
+		v.bytesMax = max(v.bytesMax, len(text), len(v.pieces[i]))
 	}
 }
 
