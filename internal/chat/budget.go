@@ -29,13 +29,19 @@ type budget struct {
 	keptMax  int // bytes of a text in a variable
 	heaviest int // bytes of the largest value that a variable has held
 	calls    int // macros that are under way
+	done     <-chan struct{}
 }
 
-func newBudget(messages, bytes int) *budget {
-	return &budget{left: workBase + workPerMessage*messages + workPerByte*bytes, keptMax: keptBase + 4*bytes}
+func newBudget(messages, bytes int, done <-chan struct{}) *budget {
+	return &budget{done: done, left: workBase + workPerMessage*messages + workPerByte*bytes, keptMax: keptBase + 4*bytes}
 }
 
 func (b *budget) spend(work int) error {
+	select {
+	case <-b.done:
+		return fmt.Errorf("chat template: %w", ErrStopped)
+	default:
+	}
 	if b.left -= work; b.left < 0 {
 		return fmt.Errorf("chat template does too much work: %w", ErrBudget)
 	}

@@ -80,6 +80,8 @@ type Options struct {
 	Now time.Time
 	// Variables are further variables, by name, such as enable_thinking: JSON values.
 	Variables map[string]json.RawMessage
+	// Done ends the rendering with ErrStopped when it is closed; nil never is.
+	Done <-chan struct{}
 }
 
 // Default is the template of a model that carries none, known as ChatML.
@@ -149,6 +151,9 @@ func (e *InputError) Error() string { return e.Field + " " + e.Reason }
 // ErrBudget is wrapped by errors of templates that do more work than a rendering may.
 var ErrBudget = errors.New("the rendering exceeds its budget")
 
+// ErrStopped is wrapped by the error of a rendering that Options.Done ended.
+var ErrStopped = errors.New("the rendering was stopped")
+
 // Render returns the prompt of a conversation.
 func (t *Template) Render(messages []Message, options Options) (prompt Prompt, err error) {
 	in := &input{template: t}
@@ -156,7 +161,7 @@ func (t *Template) Render(messages []Message, options Options) (prompt Prompt, e
 	if err != nil {
 		return Prompt{}, err
 	}
-	b := newBudget(len(messages), in.bytes)
+	b := newBudget(len(messages), in.bytes, options.Done)
 	b.define(variables, options.Now)
 	defer func() {
 		if r := recover(); r != nil { // the engine slices without looking
@@ -174,7 +179,7 @@ func (t *Template) Render(messages []Message, options Options) (prompt Prompt, e
 func renderError(err error) error {
 	var raised *RaisedError
 	var input *InputError
-	if errors.As(err, &raised) || errors.As(err, &input) || errors.Is(err, ErrBudget) {
+	if errors.As(err, &raised) || errors.As(err, &input) || errors.Is(err, ErrBudget) || errors.Is(err, ErrStopped) {
 		return err
 	}
 	return &RaisedError{Message: err.Error()}

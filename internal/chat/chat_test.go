@@ -336,6 +336,16 @@ func FuzzTemplate(f *testing.F) {
 	})
 }
 
+// A rendering that nobody waits for ends at its next step.
+func TestRenderingStops(t *testing.T) {
+	done := make(chan struct{})
+	close(done)
+	_, err := compile(t, Default).Render([]Message{{Role: "user", Content: "hi"}}, Options{Done: done})
+	if !errors.Is(err, ErrStopped) {
+		t.Errorf("render: %v, want that it was stopped", err)
+	}
+}
+
 func BenchmarkRender(b *testing.B) {
 	messages := []Message{{Role: "system", Content: "Be brief."}}
 	for range 10 {
