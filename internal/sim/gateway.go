@@ -126,7 +126,7 @@ func capacityOf(m cluster.Member) admission.Worker {
 }
 
 func (g *gateway) rules() router.Rules {
-	return router.Rules{FreshFor: freshFor, LostFor: lostFor, AvoidFor: avoidFor, LimitTokens: g.limit().Tokens}
+	return router.Rules{FreshFor: freshFor, LostFor: lostFor, AvoidFor: avoidFor, LimitTokens: g.limit().Tokens, Fingerprint: g.world.model.Fingerprint()}
 }
 
 func (g *gateway) candidates() (prefill, decode []router.Worker) {

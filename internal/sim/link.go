@@ -12,11 +12,8 @@ import (
 	"github.com/bulkhead-kv/bulkhead/kv/transport"
 )
 
-// Why a simulated link ends.
-var (
-	errCut     = errors.New("the connection was reset")
-	errPeerEnd = errors.New("the peer ended the link")
-)
+// errCut is why a simulated link ends that a fault cuts.
+var errCut = errors.New("the connection was reset")
 
 // end is one worker's end of a link, a transport.Link. What the peer sent is on the
 // way to it in flight; what it shall send waits in queue, and its bytes are read when
@@ -313,7 +310,7 @@ func (e *end) due() int {
 func (e *end) take(p *parcel) {
 	switch {
 	case p.hangUp:
-		e.close(errPeerEnd)
+		e.close(transport.ErrEnded)
 	case p.isPage():
 		e.place(p)
 	default:
@@ -340,6 +337,9 @@ func (e *end) place(p *parcel) {
 	into, refusal := e.door.Begin(p.frame)
 	if refusal != transport.None {
 		e.world.trace("%s: page %d of %v is refused: %v", e.node.name, p.page.Tag.Block, p.x, refusal)
+		if refusal != transport.TransferEnded {
+			e.world.fail("%s refuses page %d of %v: %v", e.node.name, p.page.Tag.Block, p.x, refusal)
+		}
 		e.report(p, refusal)
 		return
 	}
