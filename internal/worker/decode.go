@@ -276,6 +276,7 @@ func (d *Decode) onTransport(e transport.Event) {
 func (d *Decode) linkDown(e transport.Event) {
 	peer, known := d.links.down(e.Link)
 	d.logDown(e)
+	d.failures[e.Link.Peer().Node] = "the link has ended" // until another is up
 	for _, s := range ordered(d.byX, compareTransfers) {
 		if s.link == e.Link {
 			d.drained(s)

@@ -11,6 +11,7 @@ import (
 	"github.com/bulkhead-kv/bulkhead/internal/engine"
 	"github.com/bulkhead-kv/bulkhead/internal/fault"
 	"github.com/bulkhead-kv/bulkhead/kv"
+	"github.com/bulkhead-kv/bulkhead/kv/transport"
 )
 
 // noEngine computes nothing.
@@ -65,6 +66,32 @@ func TestADrivenWorker(t *testing.T) {
 	check(d.Close())
 	if !eng.closed {
 		t.Error("the engine stays open")
+	}
+}
+
+// A gateway must not learn of a link's end by giving it a job.
+func TestALinksEndShowsInTheStatus(t *testing.T) {
+	m := smallModel(t)
+	w, err := NewDecode(testConfig(m, "d0", 4, 64, &notes{}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := w.Driver()
+	defer d.Close()
+	link := &namedLink{}
+	for _, step := range []struct {
+		kind transport.Kind
+		up   bool
+	}{{transport.Up, true}, {transport.Down, false}, {transport.Up, true}} {
+		if err := d.Handle(transport.Event{Kind: step.kind, Link: link}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.Step(); err != nil {
+			t.Fatal(err)
+		}
+		if peers := d.Status().Peers; len(peers) != 1 || peers[0].Node != "p0" || peers[0].Up != step.up {
+			t.Errorf("after %v the status says %+v, want p0 up: %v", step.kind, peers, step.up)
+		}
 	}
 }
 
