@@ -38,6 +38,7 @@ func (w *world) inject(kind faultKind) bool {
 		return w.killGateway()
 	case partLink:
 		return w.part()
+	default:
 	}
 	n := w.workers[w.faults.IntN(len(w.workers))]
 	if n.driver == nil {
@@ -61,6 +62,7 @@ func (w *world) inject(kind faultKind) bool {
 		n.draining = true
 		n.driver.Drain()
 		n.wake()
+	default:
 	}
 	return true
 }

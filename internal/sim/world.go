@@ -256,7 +256,7 @@ func (w *world) unrest() string {
 		if n.driver == nil {
 			return n.name + " does not run"
 		}
-		if n.stalled > 0 || n.draining {
+		if n.stalled > 0 || n.draining || len(n.inbox) > 0 {
 			return n.name + " is on hold"
 		}
 		if err := n.driver.Idle(); err != nil {
@@ -271,8 +271,8 @@ func (w *world) unrest() string {
 		if len(peers) < w.swarm.prefills || slices.ContainsFunc(peers, func(p cluster.PeerStatus) bool { return !p.Up }) {
 			return d.name + " lacks a link"
 		}
-		if slices.ContainsFunc(d.ends, func(e *end) bool { return e.other.closed }) {
-			return d.name + " has not noticed yet that a link has ended"
+		if len(d.ends) != w.swarm.prefills || slices.ContainsFunc(d.ends, func(e *end) bool { return e.other.closed }) {
+			return "a link of " + d.name + " has ended or ends"
 		}
 	}
 	return w.gateway.idle()
