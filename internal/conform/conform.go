@@ -108,6 +108,7 @@ func weight(v Verdict) int {
 		return 2
 	case Conforms:
 		return 1
+	default:
 	}
 	return 0
 }

@@ -69,6 +69,7 @@ func (t Type) block() (block, bool) {
 		return block{"Q6_K", 256, 210}, true
 	case Q8_K:
 		return block{"Q8_K", 256, 292}, true
+	default:
 	}
 	return t.rareBlock()
 }
@@ -93,6 +94,7 @@ func (t Type) rareBlock() (block, bool) {
 		return block{"BF16", 1, 2}, true
 	case MXFP4:
 		return block{"MXFP4", 32, 17}, true
+	default:
 	}
 	return block{}, false
 }

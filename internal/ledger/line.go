@@ -71,6 +71,7 @@ func kindOf(b []byte) Kind {
 		return Pool
 	case Request:
 		return Request
+	default:
 	}
 	return Kind(b)
 }

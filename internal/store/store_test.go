@@ -180,6 +180,7 @@ func TestASecondPullWaitsForTheFirst(t *testing.T) {
 		case Downloading:
 			t.Errorf("the second pull downloaded %d bytes", now.Done)
 		case Resolving, Copying, Verifying:
+		default:
 		}
 	})
 	if err != nil || !waited {

@@ -43,6 +43,7 @@ func bring(t testing.TB, s State) (*Pool, kv.PageRef) {
 			ok(t, p.Cache(ref))
 		}
 		return p, ref
+	default:
 	}
 	ref := first(p.Grant(x, tenant, 1))
 	if s == Revoking || s == Quarantined {
@@ -102,6 +103,7 @@ func perform(p *Pool, ref kv.PageRef, a Action) error {
 		return p.Hold(ref, Scrub)
 	case ActFree:
 		return p.Free(x)
+	default:
 	}
 	return fmt.Errorf("no such action: %v", a)
 }

@@ -54,6 +54,7 @@ func TestTargetAnswersAndReleasesOnce(t *testing.T) {
 					if !gone[e.X] || answered[e.X] != 0 || released[e.X] != 0 {
 						t.Fatalf("%v of %v after its answer, or before its writer is gone", e.Kind, e.X)
 					}
+				default:
 				}
 				if answered[e.X] > 1 || released[e.X] > 1 {
 					t.Fatalf("%v has %d answers and %d releases", e.X, answered[e.X], released[e.X])
@@ -145,6 +146,7 @@ func TestSourceKeepsItsPromise(t *testing.T) {
 					if len(flying[e.X]) != 0 {
 						t.Fatalf("source pages of %v are released with %d writes in flight", e.X, len(flying[e.X]))
 					}
+				default:
 				}
 			}
 			if err := m.sound(); err != "" {

@@ -381,6 +381,7 @@ func outcomeOf(input sourceInput, reason Reason) (Outcome, Reason) {
 		return OutcomeDone, ReasonNone
 	case sourceAbort, sourceLowPassed, sourcePeerLost:
 		return OutcomeAborted, ReasonNone
+	default:
 	}
 	return OutcomeFailed, reason
 }
@@ -413,6 +414,7 @@ func (s *Source) do(t *sourceTransfer, act sourceAct, block uint32, reason Reaso
 	case sourceRelease:
 		e.Kind = DoRelease
 		t.holding = false
+	default:
 	}
 	s.effects = append(s.effects, e)
 }

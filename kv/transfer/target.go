@@ -337,6 +337,7 @@ func (t *Target) do(x *targetTransfer, act targetAct, input targetInput, reason 
 		e.Kind = DoRelease
 	case targetQuarantine:
 		e.Kind = DoQuarantine
+	default:
 	}
 	t.effects = append(t.effects, e)
 }
@@ -355,8 +356,10 @@ func codeOf(input targetInput, reason Reason) Code {
 			return CodeBusy
 		case ReasonTooLarge:
 			return CodeTooLarge
+		default:
 		}
 		return CodePrefill
+	default:
 	}
 	return CodeCorrupt
 }
@@ -391,6 +394,7 @@ func (t *Target) repeat(x *targetTransfer) {
 		t.sendGrant(x)
 	case targetRevoking, targetQuarantined:
 		t.sendAbort(x)
+	default:
 	}
 }
 
@@ -415,6 +419,7 @@ func (t *Target) low(peer Peer) uint64 {
 			if x.peer == peer {
 				return x.grant.X.Sequence
 			}
+		default:
 		}
 	}
 	return t.next

@@ -389,6 +389,7 @@ func (m Model) Describe(w *World, a Action) string {
 		return fmt.Sprintf("%s %d", s, a.a)
 	case grow:
 		return fmt.Sprintf("%s %s by page %d", s, showX(a.x), a.slots[0])
+	default:
 	}
 	node := "D"
 	if slices.Contains([]kind{join, joinNot, compute, stopPrefill}, a.kind) {

@@ -92,6 +92,7 @@ func (w *World) applyFault(a Action) {
 		w.used.late++
 		w.leave(&w.writes[a.a])
 		w.complete(a.a, true, false)
+	default:
 	}
 }
 
@@ -231,6 +232,7 @@ func (w *World) landPart(i int, part kind) {
 	case landTags:
 		d.memory[r.slot].header = r.header()
 		r.tags = true
+	default:
 	}
 	if r.body && r.tags {
 		w.landed(i, true)

@@ -43,6 +43,7 @@ func (w *World) doTarget(i uint8, d *decode, e transfer.Effect) {
 		j.stopping = true
 	case transfer.DoRelease:
 		w.release(d, e.X)
+	default:
 	}
 }
 
@@ -217,6 +218,7 @@ func (w *World) doSource(i uint8, p *prefill, e transfer.Effect) {
 		j.stopping = true
 	case transfer.DoRelease:
 		w.releaseSource(p, e.X)
+	default:
 	}
 }
 

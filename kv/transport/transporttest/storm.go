@@ -214,6 +214,7 @@ func (r *report) count(e transport.Event) {
 		r.landed++
 	case transport.Refused:
 		r.refused++
+	default:
 	}
 }
 
