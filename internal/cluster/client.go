@@ -268,5 +268,6 @@ func callError(ctx context.Context, j ID, node string, err error) error {
 	case status.Code(err) == codes.ResourceExhausted:
 		kind = fault.TooLarge
 	}
-	return fault.New(kind, "request %d attempt %d at %s: %w", j.Request, j.Attempt, node, err)
+	answer := status.Convert(err)
+	return fault.New(kind, "request %d attempt %d at %s: %s (%s)", j.Request, j.Attempt, node, answer.Message(), answer.Code())
 }

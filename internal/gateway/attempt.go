@@ -3,7 +3,9 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"strings"
 	"sync"
 
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
@@ -176,12 +178,22 @@ func (a *attempt) failed(r report) error {
 // the reason only if the request itself is at fault.
 func (a *attempt) blame(role cluster.Role, kind fault.Kind, reason string) error {
 	job := a.verdict.job
+	reason = bare(reason, job, a.verdict.node(role))
 	err := fault.New(kind, "request %d attempt %d: %s worker %s: %s", job.Request, job.Attempt, role, a.verdict.node(role), reason)
 	public := "the " + role.String() + " worker could not run the request"
 	if kind == fault.Invalid || kind == fault.OverContext {
 		public = reason[:min(len(reason), errorBytesMax)]
 	}
 	return &detailed{public, err}
+}
+
+// bare is a reason without the ids that stand before it anyway.
+func bare(reason string, job *cluster.Job, node string) string {
+	id := fmt.Sprintf("request %d attempt %d", job.Request, job.Attempt)
+	for _, prefix := range []string{id + " at " + node + ": ", id + ": "} {
+		reason = strings.TrimPrefix(reason, prefix)
+	}
+	return reason
 }
 
 func (v *verdict) node(role cluster.Role) string {

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -61,9 +62,7 @@ func (c *call) answer(w http.ResponseWriter, r *http.Request, f form) {
 		c.gateway.refuse(w, err)
 		return
 	}
-	if w.Header().Get("X-Request-Id") == "" {
-		w.Header().Set("X-Request-Id", c.name)
-	}
+	w.Header().Set("X-Request-Id", requestID(r, c.name))
 	ctx, release := c.context(r.Context())
 	var running sync.WaitGroup
 	for _, ch := range c.choices {
@@ -177,14 +176,19 @@ func (c *call) fail(err error) { c.cancel(err) }
 
 // spent is what all attempts that were begun cost: the prompt once a choice, and
 // what was generated.
-func (c *call) spent() (tokens int) {
+func (c *call) spent() int {
+	prompt, output := c.tokens()
+	return prompt + output
+}
+
+func (c *call) tokens() (prompt, output int) {
 	for _, ch := range c.choices {
 		if ch.attempt > 0 {
-			tokens += len(ch.prompt)
+			prompt += len(ch.prompt)
 		}
-		tokens += ch.delivered
+		output += ch.delivered
 	}
-	return tokens
+	return prompt, output
 }
 
 // observe counts how the call ended. err is what deliver returned.
@@ -199,7 +203,9 @@ func (c *call) observe(err error) {
 	}
 	took := c.gateway.parts.Now().Sub(c.admitted)
 	c.gateway.parts.Metrics.Observe(metrics.RequestSeconds, took.Seconds(), c.route, how)
-	c.gateway.parts.Log.Info("request ended", "id", c.name, "outcome", how, "choices", len(c.choices), "tokens", c.spent(), "seconds", took.Seconds())
+	prompt, output := c.tokens()
+	c.gateway.parts.Log.Info("request ended", "id", c.name, "tenant", fmt.Sprintf("%016x", uint64(c.tenant.Tag)), "outcome", how,
+		"choices", len(c.choices), "prompt_tokens", prompt, "output_tokens", output, "seconds", took.Seconds())
 }
 
 // usage counts each prompt once and every generated token.

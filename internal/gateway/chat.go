@@ -57,7 +57,7 @@ func (g *Gateway) accept(o *openai.Options) error {
 
 func (g *Gateway) knowsModel(name string) error {
 	if name != g.config.Model {
-		return fault.New(fault.NotFound, "no such model; known: %s", g.config.Model)
+		return fault.New(fault.NotFound, "no model %.64q; known: %s", name, g.config.Model)
 	}
 	return nil
 }

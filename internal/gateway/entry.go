@@ -26,9 +26,6 @@ func (g *Gateway) prepared(w http.ResponseWriter, r *http.Request, build func(t 
 	if err != nil {
 		return err
 	}
-	if g.draining.Load() {
-		return errStopped
-	}
 	if err := g.quotas.check(t); err != nil {
 		return err
 	}

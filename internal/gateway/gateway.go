@@ -129,6 +129,7 @@ type Gateway struct {
 	started  time.Time
 	requests atomic.Uint64 // the last request's number
 	draining atomic.Bool
+	working  work
 	inFlight atomic.Int64
 	quotas   *quotas
 	entry    *entry
@@ -160,6 +161,7 @@ func New(config Config, parts Parts) (*Gateway, error) {
 	g.entry = newEntry(config.TenantBodiesMax, config.QueueTimeout)
 	g.dispatch = newDispatcher(config, parts)
 	g.health = newHealth(parts.Now)
+	g.working.idle = make(chan struct{})
 	g.stopped, g.stop = context.WithCancelCause(context.Background())
 	return g, nil
 }
@@ -220,11 +222,11 @@ func (g *Gateway) Run(ctx context.Context) error {
 // Handler serves all routes.
 func (g *Gateway) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/v1/chat/completions", g.route("chat", http.MethodPost, g.serveChat))
-	mux.Handle("/v1/completions", g.route("completions", http.MethodPost, g.serveCompletion))
+	mux.Handle("/v1/chat/completions", g.route("chat", http.MethodPost, g.worked(g.serveChat)))
+	mux.Handle("/v1/completions", g.route("completions", http.MethodPost, g.worked(g.serveCompletion)))
 	mux.Handle("/v1/models", g.route("models", http.MethodGet, g.serveModels))
 	mux.Handle("/v1/models/", g.route("models", http.MethodGet, g.serveModel))
-	mux.Handle("/tokenize", g.route("tokenize", http.MethodPost, g.serveTokenize))
+	mux.Handle("/tokenize", g.route("tokenize", http.MethodPost, g.worked(g.serveTokenize)))
 	mux.Handle("/healthz", g.route("healthz", http.MethodGet, g.serveHealthz))
 	mux.Handle("/readyz", g.route("readyz", http.MethodGet, g.serveReadyz))
 	mux.Handle("/metrics", g.route("metrics", http.MethodGet, g.serveMetrics))

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
 	"slices"
 	"sync"
@@ -148,10 +149,21 @@ func (g *Gateway) probePair(ctx context.Context, pair router.Pair, prompt []int3
 		return // the gateway stops
 	}
 	g.parts.Metrics.Add(metrics.Probes, 1, kindOf(out.err))
-	g.parts.Log.Warn("probe failed", "prefill", pair.Prefill.Node, "decode", pair.Decode.Node, "error", out.err)
+	g.parts.Log.Log(ctx, g.probeLevel(), "probe failed", "prefill", pair.Prefill.Node, "decode", pair.Decode.Node, "error", out.err)
 	// A pair that fails at once is not asked again at once.
 	sleep(ctx, probePause)
 }
+
+// probeLevel is debug while the workers are still finding each other.
+func (g *Gateway) probeLevel() slog.Level {
+	if _, ever := g.health.age(); !ever && g.parts.Now().Sub(g.started) < startingMax {
+		return slog.LevelDebug
+	}
+	return slog.LevelWarn
+}
+
+// startingMax is how long after the start failed probes are nothing to warn of.
+const startingMax = 15 * time.Second
 
 // probePause follows a failed probe.
 const probePause = 500 * time.Millisecond

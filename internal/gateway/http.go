@@ -24,9 +24,7 @@ func (g *Gateway) route(name, method string, serve http.HandlerFunc) http.Handle
 			g.parts.Metrics.Set(metrics.HTTPInFlight, float64(g.inFlight.Add(-1)))
 			g.parts.Metrics.Add(metrics.HTTPRequests, 1, name, strconv.Itoa(seen.code()))
 		}()
-		if id := r.Header.Get("X-Request-Id"); echoable(id) {
-			w.Header().Set("X-Request-Id", id)
-		}
+		w.Header().Set("X-Request-Id", requestID(r, "req-"+publicName()))
 		g.dropHeaders(r.Header)
 		if method != "" && r.Method != method && !(method == http.MethodGet && r.Method == http.MethodHead) {
 			w.Header().Set("Allow", method)
@@ -39,6 +37,14 @@ func (g *Gateway) route(name, method string, serve http.HandlerFunc) http.Handle
 		}
 		serve(seen, r)
 	})
+}
+
+// requestID is what a response says in X-Request-Id: the client's own, or ours.
+func requestID(r *http.Request, ours string) string {
+	if id := r.Header.Get("X-Request-Id"); echoable(id) {
+		return id
+	}
+	return ours
 }
 
 // requestIDBytesMax bounds an X-Request-Id that is echoed.

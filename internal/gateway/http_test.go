@@ -15,6 +15,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -88,6 +89,68 @@ func TestRoutes(t *testing.T) {
 				checkErrorShape(t, text)
 			}
 		})
+	}
+}
+
+// Every response has a name to speak of, also one that refuses.
+func TestEveryResponseHasAnID(t *testing.T) {
+	b := newBench(t, setup{})
+	seen := map[string]bool{}
+	for _, c := range []struct {
+		method, path, key, body string
+		want                    int
+	}{
+		{"POST", "/v1/chat/completions", b.keys["ada"], "{", 400},
+		{"POST", "/v1/chat/completions", "bh_wrong", "{}", 401},
+		{"GET", "/nowhere", "", "", 404},
+		{"GET", "/v1/chat/completions", "", "", 405},
+		{"GET", "/healthz", "", "", 200},
+	} {
+		r, _ := http.NewRequestWithContext(t.Context(), c.method, b.url+c.path, strings.NewReader(c.body))
+		r.Header.Set("Authorization", "Bearer "+c.key)
+		resp, err := b.client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		status, _ := b.read(resp)
+		id := resp.Header.Get("X-Request-Id")
+		if status != c.want || !strings.HasPrefix(id, "req-") || seen[id] {
+			t.Errorf("%s %s: status %d, id %q; want %d and an id of its own", c.method, c.path, status, id, c.want)
+		}
+		seen[id] = true
+	}
+}
+
+// The line at a request's end says whose it was, by tag, and what was made.
+func TestRequestEndedLine(t *testing.T) {
+	b := newBench(t, setup{})
+	if status, text := b.answer("/v1/chat/completions", chat("hello")); status != 200 {
+		t.Fatalf("status %d, %s", status, text)
+	}
+	b.until(func() bool { return strings.Contains(b.logs.String(), "request ended") })
+	if !regexp.MustCompile(`msg="request ended" .*tenant=[0-9a-f]{16} outcome=ok choices=1 prompt_tokens=6 output_tokens=5 `).MatchString(b.logs.String()) {
+		t.Errorf("the log lacks tenant or counts:\n%s", b.logs.String())
+	}
+}
+
+func TestUnknownModelIsNamed(t *testing.T) {
+	b := newBench(t, setup{})
+	_, text := b.answer("/v1/chat/completions", strings.Replace(chat("a"), `"model":"`, `"model":"\u0007`+strings.Repeat("x", 200), 1))
+	if !strings.Contains(text, strings.Repeat("x", 50)) || strings.Contains(text, strings.Repeat("x", 65)) || !strings.Contains(text, "known: ") {
+		t.Errorf("the body %s must name what was asked for, cut short, and what there is", text)
+	}
+}
+
+func TestReasonsAreBare(t *testing.T) {
+	job := &cluster.Job{Request: 20, Attempt: 1}
+	for reason, want := range map[string]string{
+		"request 20 attempt 1 at d0: connection refused (Unavailable)": "connection refused (Unavailable)",
+		"request 20 attempt 1: its time is over":                       "its time is over",
+		"request 21 attempt 1: its time is over":                       "request 21 attempt 1: its time is over",
+	} {
+		if got := bare(reason, job, "d0"); got != want {
+			t.Errorf("%q is told as %q, want %q", reason, got, want)
+		}
 	}
 }
 
@@ -282,9 +345,22 @@ func TestDrain(t *testing.T) {
 	stopped := make(chan error)
 	go func() { stopped <- stop() }()
 	b.until(b.gateway.draining.Load)
-	b.url = other
-	if status, text := b.answer("/v1/chat/completions", chat("late")); status != 503 {
-		t.Errorf("while stopping: status %d, body %s; want 503", status, text)
+	for _, at := range []string{b.url, other} { // where it listens, and where nobody closed anything
+		b.url = at
+		resp := b.do("/v1/chat/completions", chat("late"))
+		status, text := b.read(resp)
+		if status != 503 || resp.Header.Get("Retry-After") != "1" || !resp.Close {
+			t.Errorf("while stopping: status %d, Retry-After %q, closes %v, body %s; want 503, 1, true", status, resp.Header.Get("Retry-After"), resp.Close, text)
+		}
+	}
+	for path, want := range map[string]int{"/healthz": 200, "/readyz": 503} {
+		resp, err := b.client.Get("http://" + address + path)
+		if err != nil {
+			t.Fatalf("while stopping nobody listens: %v", err)
+		}
+		if status, text := b.read(resp); status != want {
+			t.Errorf("while stopping: %s gives %d, %s; want %d", path, status, text, want)
+		}
 	}
 	if ok, why := b.gateway.Ready(); ok || !strings.Contains(why, "stopping") {
 		t.Errorf("while stopping: ready %v, %q", ok, why)
@@ -297,6 +373,32 @@ func TestDrain(t *testing.T) {
 		t.Errorf("Serve ended with %v", err)
 	}
 	b.client.CloseIdleConnections()
+}
+
+// A drain waits for what began before it and for nothing else.
+func TestWork(t *testing.T) {
+	w := work{idle: make(chan struct{})}
+	idle := func() bool {
+		select {
+		case <-w.idle:
+			return true
+		default:
+			return false
+		}
+	}
+	if !w.begin() || !w.begin() {
+		t.Fatal("work is refused before the drain")
+	}
+	w.end()
+	w.close()
+	if w.begin() || idle() {
+		t.Errorf("in the drain work is begun, or idle %v with one left", idle())
+	}
+	w.end()
+	w.close()
+	if !idle() {
+		t.Error("the last one's end is not told")
+	}
 }
 
 // What runs longer than the drain's deadline ends with an error.

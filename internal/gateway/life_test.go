@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"regexp"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
 	"github.com/bulkhead-kv/bulkhead/internal/fault"
+	"github.com/bulkhead-kv/bulkhead/internal/router"
 	"github.com/bulkhead-kv/bulkhead/internal/tenant"
 	"github.com/bulkhead-kv/bulkhead/kv"
 )
@@ -319,8 +321,8 @@ func TestLimits(t *testing.T) {
 					!strings.Contains(text, "has "+itoa(c.limit+1)+" tokens") || !strings.Contains(text, "limit is "+itoa(c.limit)+" tokens") {
 					t.Errorf("one over, %s: status %d, body %s; want 400 with %d and %d", stream, status, text, c.limit+1, c.limit)
 				}
-				if resp.Header.Get("X-Request-Id") != "" {
-					t.Error("a refused request has an id")
+				if id := resp.Header.Get("X-Request-Id"); !strings.HasPrefix(id, "req-") {
+					t.Errorf("a refused request is called %q, want a name of its response alone", id)
 				}
 			}
 			if jobs, _, _ := b.cluster.counts(); jobs != 1 || b.record.kinds() != before {
@@ -640,5 +642,25 @@ func TestMetricsHoldNoSecrets(t *testing.T) {
 	}
 	if !strings.Contains(text, `bulkhead_dropped_fields_total{field="rid"} 1`) {
 		t.Error("the dropped field is not counted")
+	}
+}
+
+// Probes that fail while the workers are still finding each other are no warning;
+// after a first success, or when it takes long, they are.
+func TestFirstProbesMayFail(t *testing.T) {
+	now := time.Unix(1000, 0)
+	clock := func() time.Time { return now }
+	g := &Gateway{parts: Parts{Now: clock}, health: newHealth(clock), started: now}
+	if got := g.probeLevel(); got != slog.LevelDebug {
+		t.Errorf("at the start a failed probe has level %v, want %v", got, slog.LevelDebug)
+	}
+	now = now.Add(startingMax)
+	if got := g.probeLevel(); got != slog.LevelWarn {
+		t.Errorf("after %v without any success a failed probe has level %v, want %v", startingMax, got, slog.LevelWarn)
+	}
+	g.started = now
+	g.health.transferred(router.Pair{})
+	if got := g.probeLevel(); got != slog.LevelWarn {
+		t.Errorf("after a success a failed probe has level %v, want %v", got, slog.LevelWarn)
 	}
 }

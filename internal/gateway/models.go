@@ -9,9 +9,9 @@ import (
 )
 
 // model describes the served model; its context is the effective limit, which is
-// 0 until a worker is known.
+// left out until workers are known.
 func (g *Gateway) model() openai.Model {
-	limit, _ := g.dispatch.limit() // an unknown limit is shown as 0
+	limit, _ := g.dispatch.limit() // an unknown limit is 0 and left out
 	return openai.Model{ID: g.config.Model, Object: "model", Created: g.started.Unix(), OwnedBy: g.config.Owner,
 		ContextLength: limit.Tokens, MaxModelLen: limit.Tokens}
 }
@@ -70,7 +70,7 @@ func (g *Gateway) tokenize(body []byte) (answer openai.Tokenized, err error) {
 	if err != nil {
 		return answer, err
 	}
-	limit, _ := g.dispatch.limit() // an unknown limit is shown as 0
+	limit, _ := g.dispatch.limit() // an unknown limit is 0 and left out
 	answer = openai.Tokenized{Count: len(ids), MaxModelLen: limit.Tokens, Tokens: ids}
 	if request.Pieces {
 		for _, id := range ids {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 )
 
 // Serve answers on the listener until ctx ends, over TLS when a configuration is
@@ -57,13 +58,22 @@ func (g *Gateway) server() *http.Server {
 }
 
 // Drain makes the gateway refuse new requests and say that it isn't ready.
-func (g *Gateway) Drain() { g.draining.Store(true) }
+func (g *Gateway) Drain() {
+	g.draining.Store(true)
+	g.working.close()
+}
 
-// drain waits for the running requests, then ends them.
+// drain waits for the running requests, then ends them. Until they have ended the
+// gateway listens, so that whoever asks is told that it stops.
 func (g *Gateway) drain(ctx context.Context, server *http.Server) {
 	g.Drain()
+	server.SetKeepAlivesEnabled(false)
 	deadline, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.config.DrainTimeout)
 	defer cancel()
+	select {
+	case <-g.working.idle:
+	case <-deadline.Done():
+	}
 	if server.Shutdown(deadline) == nil {
 		return
 	}
@@ -72,5 +82,58 @@ func (g *Gateway) drain(ctx context.Context, server *http.Server) {
 	defer cancelLast()
 	if server.Shutdown(last) != nil {
 		_ = server.Close() // what is left are connections that take nothing
+	}
+}
+
+// work counts the requests that a drain waits for.
+type work struct {
+	mu     sync.Mutex
+	closed bool // protected by mu
+	count  int  // protected by mu
+
+	idle chan struct{} // closed when work is closed and none is left
+}
+
+// begin counts a request, unless the gateway drains.
+func (w *work) begin() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return false
+	}
+	w.count++
+	return true
+}
+
+// end takes back what begin counted.
+func (w *work) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.count--; w.closed && w.count == 0 {
+		close(w.idle)
+	}
+}
+
+// close refuses what comes from now on.
+func (w *work) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.closed && w.count == 0 {
+		close(w.idle)
+	}
+	w.closed = true
+}
+
+// worked makes a drain wait for a route's requests and refuses those that come
+// during one.
+func (g *Gateway) worked(serve http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if !g.working.begin() {
+			w.Header().Set("Connection", "close")
+			g.refuse(w, errStopped)
+			return
+		}
+		defer g.working.end()
+		serve(w, r)
 	}
 }

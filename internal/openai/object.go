@@ -3,6 +3,8 @@ package openai
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"math"
 	"strconv"
 )
@@ -22,9 +24,24 @@ func parseObject(data []byte) (*object, *Error) {
 		if json.Valid(data) {
 			return nil, invalid(CodeInvalidJSON, "", "the body must be a JSON object, it is %s", kindOf(data))
 		}
-		return nil, invalid(CodeInvalidJSON, "", "the body is not valid JSON (%d bytes)", len(data))
+		return nil, invalid(CodeInvalidJSON, "", "the body is not valid JSON: %s", brokenAt(data, err))
 	}
 	return &object{fields: fields}, nil
+}
+
+// brokenAt says where text stops being JSON, by number and without quoting it.
+func brokenAt(data []byte, err error) string {
+	var syntax *json.SyntaxError
+	if len(data) == 0 {
+		return "it is empty"
+	}
+	if !errors.As(err, &syntax) {
+		return fmt.Sprintf("%d bytes", len(data))
+	}
+	if syntax.Error() == "unexpected end of JSON input" {
+		return fmt.Sprintf("it breaks off after %d bytes", len(data))
+	}
+	return fmt.Sprintf("the mistake is at byte %d of %d", syntax.Offset, len(data))
 }
 
 // child reads raw as an object whose fields are named under path. A mistake in

@@ -254,3 +254,25 @@ func checkFuzzed(t *testing.T, err error) {
 		t.Fatalf("error is empty, long, of another type or repeats the input: %q", err)
 	}
 }
+
+func TestBrokenJSONHasAPlace(t *testing.T) {
+	for body, want := range map[string]string{
+		``:                     "it is empty",
+		`{"model":"m",}`:       "the mistake is at byte 14 of 14",
+		`{"model": m}`:         "the mistake is at byte 11 of 12",
+		`{"model":"secret tex`: "it breaks off after 20 bytes",
+	} {
+		_, err := ParseChat([]byte(body))
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s is refused with %v, want %q", body, err, want)
+		}
+	}
+}
+
+// An unknown limit is no limit of 0.
+func TestUnknownLimitIsLeftOut(t *testing.T) {
+	text, err := json.Marshal([]any{Model{ID: "m"}, Tokenized{}})
+	if err != nil || strings.Contains(string(text), "len") {
+		t.Errorf("without a limit there is %s (%v)", text, err)
+	}
+}

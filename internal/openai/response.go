@@ -137,14 +137,15 @@ type CompletionLogprobs struct {
 }
 
 // Model is an entry of /v1/models. MaxModelLen and ContextLength are the same
-// number, the effective limit, under the two names that clients look for.
+// number, the effective limit, under the two names that clients look for. They are
+// left out while it is not known.
 type Model struct {
 	ID            string `json:"id"`
 	Object        string `json:"object"` // "model"
 	Created       int64  `json:"created"`
 	OwnedBy       string `json:"owned_by"`
-	ContextLength int    `json:"context_length"`
-	MaxModelLen   int    `json:"max_model_len"`
+	ContextLength int    `json:"context_length,omitzero"`
+	MaxModelLen   int    `json:"max_model_len,omitzero"`
 }
 
 // ModelList is the answer of /v1/models.
@@ -156,7 +157,7 @@ type ModelList struct {
 // Tokenized is the answer of /tokenize.
 type Tokenized struct {
 	Count       int      `json:"count"`
-	MaxModelLen int      `json:"max_model_len"`
+	MaxModelLen int      `json:"max_model_len,omitzero"`
 	Tokens      []int32  `json:"tokens"`
 	Pieces      []string `json:"token_strs,omitempty"`
 }
