@@ -247,13 +247,17 @@ func attnQKPages(pages [][]uint16, at int, q []float32, ldQ, cols int, s []float
 	}
 	step := [...]int{1: 4, 2: 2, 3: 2}[cols]
 	for ; len(pages) >= step; pages, s = pages[step:], s[step*PageTokens:] {
+		ahead := step
+		if len(pages) < 2*step {
+			ahead = 0
+		}
 		switch cols {
 		case 1:
-			attnQKx1p4(first(pages), at, first(q), ldQ, first(s), ldS, dim)
+			attnQKx1p4(first(pages), at, ahead, first(q), ldQ, first(s), ldS, dim)
 		case 2:
-			attnQKx2p2(first(pages), at, first(q), ldQ, first(s), ldS, dim)
+			attnQKx2p2(first(pages), at, ahead, first(q), ldQ, first(s), ldS, dim)
 		default:
-			attnQKx3p2(first(pages), at, first(q), ldQ, first(s), ldS, dim)
+			attnQKx3p2(first(pages), at, ahead, first(q), ldQ, first(s), ldS, dim)
 		}
 	}
 	qkEach(pages, at, q, ldQ, cols, s, ldS, dim)

@@ -25074,22 +25074,33 @@ dims:
 	VZEROUPPER
 	RET
 
-// func attnQKx1p4(pages *[]uint16, at int, q *float32, ldQ int, s *float32, ldS int, dim int)
-// Requires: AVX, F16C, FMA3
-TEXT ·attnQKx1p4(SB), NOSPLIT, $0-56
+// func attnQKx1p4(pages *[]uint16, at int, ahead int, q *float32, ldQ int, s *float32, ldS int, dim int)
+// Requires: AVX, F16C, FMA3, MMX+
+TEXT ·attnQKx1p4(SB), NOSPLIT, $0-64
 	MOVQ   pages+0(FP), AX
 	MOVQ   at+8(FP), CX
-	MOVQ   dim+48(FP), DX
+	MOVQ   dim+56(FP), DX
 	SHLQ   $0x01, CX
-	MOVQ   q+16(FP), BX
-	MOVQ   ldQ+24(FP), SI
-	SHLQ   $0x02, SI
-	MOVQ   (AX), SI
+	MOVQ   ahead+16(FP), BX
+	LEAQ   (BX)(BX*2), BX
+	LEAQ   (AX)(BX*8), BX
+	MOVQ   (BX), SI
 	ADDQ   CX, SI
-	MOVQ   24(AX), DI
+	MOVQ   24(BX), DI
 	ADDQ   CX, DI
-	MOVQ   48(AX), R8
+	MOVQ   48(BX), R8
 	ADDQ   CX, R8
+	MOVQ   72(BX), BX
+	ADDQ   CX, BX
+	MOVQ   q+24(FP), R9
+	MOVQ   ldQ+32(FP), R10
+	SHLQ   $0x02, R10
+	MOVQ   (AX), R10
+	ADDQ   CX, R10
+	MOVQ   24(AX), R11
+	ADDQ   CX, R11
+	MOVQ   48(AX), R12
+	ADDQ   CX, R12
 	MOVQ   72(AX), AX
 	ADDQ   CX, AX
 	VXORPS Y0, Y0, Y0
@@ -25102,49 +25113,57 @@ TEXT ·attnQKx1p4(SB), NOSPLIT, $0-56
 	VXORPS Y7, Y7, Y7
 
 dims:
-	VBROADCASTSS (BX), Y9
-	VCVTPH2PS    (SI), Y8
+	PREFETCHT0   (SI)
+	ADDQ         $0x40, SI
+	PREFETCHT0   (DI)
+	ADDQ         $0x40, DI
+	PREFETCHT0   (R8)
+	ADDQ         $0x40, R8
+	PREFETCHT0   (BX)
+	ADDQ         $0x40, BX
+	VBROADCASTSS (R9), Y9
+	VCVTPH2PS    (R10), Y8
 	VFMADD231PS  Y8, Y9, Y0
-	VCVTPH2PS    16(SI), Y8
+	VCVTPH2PS    16(R10), Y8
 	VFMADD231PS  Y8, Y9, Y1
-	VCVTPH2PS    (DI), Y8
+	VCVTPH2PS    (R11), Y8
 	VFMADD231PS  Y8, Y9, Y2
-	VCVTPH2PS    16(DI), Y8
+	VCVTPH2PS    16(R11), Y8
 	VFMADD231PS  Y8, Y9, Y3
-	VCVTPH2PS    (R8), Y8
+	VCVTPH2PS    (R12), Y8
 	VFMADD231PS  Y8, Y9, Y4
-	VCVTPH2PS    16(R8), Y8
+	VCVTPH2PS    16(R12), Y8
 	VFMADD231PS  Y8, Y9, Y5
 	VCVTPH2PS    (AX), Y8
 	VFMADD231PS  Y8, Y9, Y6
 	VCVTPH2PS    16(AX), Y8
 	VFMADD231PS  Y8, Y9, Y7
-	VBROADCASTSS 4(BX), Y9
-	VCVTPH2PS    32(SI), Y8
+	VBROADCASTSS 4(R9), Y9
+	VCVTPH2PS    32(R10), Y8
 	VFMADD231PS  Y8, Y9, Y0
-	VCVTPH2PS    48(SI), Y8
+	VCVTPH2PS    48(R10), Y8
 	VFMADD231PS  Y8, Y9, Y1
-	VCVTPH2PS    32(DI), Y8
+	VCVTPH2PS    32(R11), Y8
 	VFMADD231PS  Y8, Y9, Y2
-	VCVTPH2PS    48(DI), Y8
+	VCVTPH2PS    48(R11), Y8
 	VFMADD231PS  Y8, Y9, Y3
-	VCVTPH2PS    32(R8), Y8
+	VCVTPH2PS    32(R12), Y8
 	VFMADD231PS  Y8, Y9, Y4
-	VCVTPH2PS    48(R8), Y8
+	VCVTPH2PS    48(R12), Y8
 	VFMADD231PS  Y8, Y9, Y5
 	VCVTPH2PS    32(AX), Y8
 	VFMADD231PS  Y8, Y9, Y6
 	VCVTPH2PS    48(AX), Y8
 	VFMADD231PS  Y8, Y9, Y7
-	ADDQ         $0x40, SI
-	ADDQ         $0x40, DI
-	ADDQ         $0x40, R8
+	ADDQ         $0x40, R10
+	ADDQ         $0x40, R11
+	ADDQ         $0x40, R12
 	ADDQ         $0x40, AX
-	ADDQ         $0x08, BX
+	ADDQ         $0x08, R9
 	SUBQ         $0x02, DX
 	JNZ          dims
-	MOVQ         s+32(FP), AX
-	MOVQ         ldS+40(FP), CX
+	MOVQ         s+40(FP), AX
+	MOVQ         ldS+48(FP), CX
 	SHLQ         $0x02, CX
 	VMOVUPS      Y0, (AX)
 	VMOVUPS      Y1, 32(AX)
@@ -25159,7 +25178,7 @@ dims:
 	RET
 
 // func attnAVx1d64(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
-// Requires: AVX, CMOV, F16C, FMA3
+// Requires: AVX, CMOV, F16C, FMA3, MMX+
 TEXT ·attnAVx1d64(SB), NOSPLIT, $0-72
 	MOVQ at+8(FP), AX
 	MOVQ ldV+16(FP), CX
@@ -25184,7 +25203,7 @@ run:
 	VMOVUPS 224(BX), Y7
 	MOVQ    pages+0(FP), DI
 	MOVQ    n+64(FP), R8
-	MOVQ    p+24(FP), R10
+	MOVQ    p+24(FP), R11
 
 page:
 	MOVQ    (DI), BX
@@ -25194,9 +25213,17 @@ page:
 	CMPQ    R8, R9
 	CMOVQLT R8, R9
 	SUBQ    R9, R8
+	MOVQ    BX, R10
+	CMPQ    R8, $0x10
+	JLE     token
+	MOVQ    24(DI), R10
+	ADDQ    AX, R10
 
 token:
-	VBROADCASTSS (R10), Y8
+	PREFETCHT0   (R10)
+	PREFETCHT0   64(R10)
+	ADDQ         CX, R10
+	VBROADCASTSS (R11), Y8
 	VCVTPH2PS    (BX), Y9
 	VFMADD231PS  Y9, Y8, Y0
 	VCVTPH2PS    16(BX), Y9
@@ -25214,7 +25241,7 @@ token:
 	VCVTPH2PS    112(BX), Y9
 	VFMADD231PS  Y9, Y8, Y7
 	ADDQ         CX, BX
-	ADDQ         $0x04, R10
+	ADDQ         $0x04, R11
 	DECQ         R9
 	JNZ          token
 	TESTQ        R8, R8
@@ -25236,7 +25263,7 @@ token:
 	RET
 
 // func attnAVx1d16(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
-// Requires: AVX, CMOV, F16C, FMA3
+// Requires: AVX, CMOV, F16C, FMA3, MMX+
 TEXT ·attnAVx1d16(SB), NOSPLIT, $0-72
 	MOVQ at+8(FP), AX
 	MOVQ ldV+16(FP), CX
@@ -25255,7 +25282,7 @@ run:
 	VMOVUPS 32(BX), Y1
 	MOVQ    pages+0(FP), DI
 	MOVQ    n+64(FP), R8
-	MOVQ    p+24(FP), R10
+	MOVQ    p+24(FP), R11
 
 page:
 	MOVQ    (DI), BX
@@ -25265,15 +25292,22 @@ page:
 	CMPQ    R8, R9
 	CMOVQLT R8, R9
 	SUBQ    R9, R8
+	MOVQ    BX, R10
+	CMPQ    R8, $0x10
+	JLE     token
+	MOVQ    24(DI), R10
+	ADDQ    AX, R10
 
 token:
-	VBROADCASTSS (R10), Y2
+	PREFETCHT0   (R10)
+	ADDQ         CX, R10
+	VBROADCASTSS (R11), Y2
 	VCVTPH2PS    (BX), Y3
 	VFMADD231PS  Y3, Y2, Y0
 	VCVTPH2PS    16(BX), Y3
 	VFMADD231PS  Y3, Y2, Y1
 	ADDQ         CX, BX
-	ADDQ         $0x04, R10
+	ADDQ         $0x04, R11
 	DECQ         R9
 	JNZ          token
 	TESTQ        R8, R8
@@ -25350,18 +25384,25 @@ dims:
 	VZEROUPPER
 	RET
 
-// func attnQKx2p2(pages *[]uint16, at int, q *float32, ldQ int, s *float32, ldS int, dim int)
-// Requires: AVX, F16C, FMA3
-TEXT ·attnQKx2p2(SB), NOSPLIT, $0-56
+// func attnQKx2p2(pages *[]uint16, at int, ahead int, q *float32, ldQ int, s *float32, ldS int, dim int)
+// Requires: AVX, F16C, FMA3, MMX+
+TEXT ·attnQKx2p2(SB), NOSPLIT, $0-64
 	MOVQ   pages+0(FP), AX
 	MOVQ   at+8(FP), CX
-	MOVQ   dim+48(FP), DX
+	MOVQ   dim+56(FP), DX
 	SHLQ   $0x01, CX
-	MOVQ   q+16(FP), BX
-	MOVQ   ldQ+24(FP), SI
-	SHLQ   $0x02, SI
-	MOVQ   (AX), DI
-	ADDQ   CX, DI
+	MOVQ   ahead+16(FP), BX
+	LEAQ   (BX)(BX*2), BX
+	LEAQ   (AX)(BX*8), BX
+	MOVQ   (BX), SI
+	ADDQ   CX, SI
+	MOVQ   24(BX), BX
+	ADDQ   CX, BX
+	MOVQ   q+24(FP), DI
+	MOVQ   ldQ+32(FP), R8
+	SHLQ   $0x02, R8
+	MOVQ   (AX), R9
+	ADDQ   CX, R9
 	MOVQ   24(AX), AX
 	ADDQ   CX, AX
 	VXORPS Y0, Y0, Y0
@@ -25374,12 +25415,16 @@ TEXT ·attnQKx2p2(SB), NOSPLIT, $0-56
 	VXORPS Y7, Y7, Y7
 
 dims:
-	VBROADCASTSS (BX), Y9
-	VBROADCASTSS (BX)(SI*1), Y10
-	VCVTPH2PS    (DI), Y8
+	PREFETCHT0   (SI)
+	ADDQ         $0x40, SI
+	PREFETCHT0   (BX)
+	ADDQ         $0x40, BX
+	VBROADCASTSS (DI), Y9
+	VBROADCASTSS (DI)(R8*1), Y10
+	VCVTPH2PS    (R9), Y8
 	VFMADD231PS  Y8, Y9, Y0
 	VFMADD231PS  Y8, Y10, Y2
-	VCVTPH2PS    16(DI), Y8
+	VCVTPH2PS    16(R9), Y8
 	VFMADD231PS  Y8, Y9, Y1
 	VFMADD231PS  Y8, Y10, Y3
 	VCVTPH2PS    (AX), Y8
@@ -25388,12 +25433,12 @@ dims:
 	VCVTPH2PS    16(AX), Y8
 	VFMADD231PS  Y8, Y9, Y5
 	VFMADD231PS  Y8, Y10, Y7
-	VBROADCASTSS 4(BX), Y9
-	VBROADCASTSS 4(BX)(SI*1), Y10
-	VCVTPH2PS    32(DI), Y8
+	VBROADCASTSS 4(DI), Y9
+	VBROADCASTSS 4(DI)(R8*1), Y10
+	VCVTPH2PS    32(R9), Y8
 	VFMADD231PS  Y8, Y9, Y0
 	VFMADD231PS  Y8, Y10, Y2
-	VCVTPH2PS    48(DI), Y8
+	VCVTPH2PS    48(R9), Y8
 	VFMADD231PS  Y8, Y9, Y1
 	VFMADD231PS  Y8, Y10, Y3
 	VCVTPH2PS    32(AX), Y8
@@ -25402,13 +25447,13 @@ dims:
 	VCVTPH2PS    48(AX), Y8
 	VFMADD231PS  Y8, Y9, Y5
 	VFMADD231PS  Y8, Y10, Y7
-	ADDQ         $0x40, DI
+	ADDQ         $0x40, R9
 	ADDQ         $0x40, AX
-	ADDQ         $0x08, BX
+	ADDQ         $0x08, DI
 	SUBQ         $0x02, DX
 	JNZ          dims
-	MOVQ         s+32(FP), AX
-	MOVQ         ldS+40(FP), CX
+	MOVQ         s+40(FP), AX
+	MOVQ         ldS+48(FP), CX
 	SHLQ         $0x02, CX
 	VMOVUPS      Y0, (AX)
 	VMOVUPS      Y1, 32(AX)
@@ -25424,7 +25469,7 @@ dims:
 	RET
 
 // func attnAVx2d32(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
-// Requires: AVX, CMOV, F16C, FMA3
+// Requires: AVX, CMOV, F16C, FMA3, MMX+
 TEXT ·attnAVx2d32(SB), NOSPLIT, $0-72
 	MOVQ at+8(FP), AX
 	MOVQ ldV+16(FP), CX
@@ -25450,7 +25495,7 @@ run:
 	VMOVUPS 96(R8), Y7
 	MOVQ    pages+0(FP), R9
 	MOVQ    n+64(FP), R10
-	MOVQ    p+24(FP), R12
+	MOVQ    p+24(FP), R13
 
 page:
 	MOVQ    (R9), R8
@@ -25460,10 +25505,17 @@ page:
 	CMPQ    R10, R11
 	CMOVQLT R10, R11
 	SUBQ    R11, R10
+	MOVQ    R8, R12
+	CMPQ    R10, $0x10
+	JLE     token
+	MOVQ    24(R9), R12
+	ADDQ    AX, R12
 
 token:
-	VBROADCASTSS (R12), Y9
-	VBROADCASTSS (R12)(DI*1), Y10
+	PREFETCHT0   (R12)
+	ADDQ         CX, R12
+	VBROADCASTSS (R13), Y9
+	VBROADCASTSS (R13)(DI*1), Y10
 	VCVTPH2PS    (R8), Y8
 	VFMADD231PS  Y8, Y9, Y0
 	VFMADD231PS  Y8, Y10, Y4
@@ -25477,7 +25529,7 @@ token:
 	VFMADD231PS  Y8, Y9, Y3
 	VFMADD231PS  Y8, Y10, Y7
 	ADDQ         CX, R8
-	ADDQ         $0x04, R12
+	ADDQ         $0x04, R13
 	DECQ         R11
 	JNZ          token
 	TESTQ        R10, R10
@@ -25500,7 +25552,7 @@ token:
 	RET
 
 // func attnAVx2d16(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
-// Requires: AVX, CMOV, F16C, FMA3
+// Requires: AVX, CMOV, F16C, FMA3, MMX+
 TEXT ·attnAVx2d16(SB), NOSPLIT, $0-72
 	MOVQ at+8(FP), AX
 	MOVQ ldV+16(FP), CX
@@ -25522,7 +25574,7 @@ run:
 	VMOVUPS 32(R8), Y3
 	MOVQ    pages+0(FP), R9
 	MOVQ    n+64(FP), R10
-	MOVQ    p+24(FP), R12
+	MOVQ    p+24(FP), R13
 
 page:
 	MOVQ    (R9), R8
@@ -25532,18 +25584,25 @@ page:
 	CMPQ    R10, R11
 	CMOVQLT R10, R11
 	SUBQ    R11, R10
+	MOVQ    R8, R12
+	CMPQ    R10, $0x10
+	JLE     token
+	MOVQ    24(R9), R12
+	ADDQ    AX, R12
 
 token:
+	PREFETCHT0   (R12)
+	ADDQ         CX, R12
 	VCVTPH2PS    (R8), Y5
 	VCVTPH2PS    16(R8), Y6
-	VBROADCASTSS (R12), Y4
+	VBROADCASTSS (R13), Y4
 	VFMADD231PS  Y5, Y4, Y0
 	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS (R12)(DI*1), Y4
+	VBROADCASTSS (R13)(DI*1), Y4
 	VFMADD231PS  Y5, Y4, Y2
 	VFMADD231PS  Y6, Y4, Y3
 	ADDQ         CX, R8
-	ADDQ         $0x04, R12
+	ADDQ         $0x04, R13
 	DECQ         R11
 	JNZ          token
 	TESTQ        R10, R10
@@ -25640,18 +25699,25 @@ dims:
 	VZEROUPPER
 	RET
 
-// func attnQKx3p2(pages *[]uint16, at int, q *float32, ldQ int, s *float32, ldS int, dim int)
-// Requires: AVX, F16C, FMA3
-TEXT ·attnQKx3p2(SB), NOSPLIT, $0-56
+// func attnQKx3p2(pages *[]uint16, at int, ahead int, q *float32, ldQ int, s *float32, ldS int, dim int)
+// Requires: AVX, F16C, FMA3, MMX+
+TEXT ·attnQKx3p2(SB), NOSPLIT, $0-64
 	MOVQ   pages+0(FP), AX
 	MOVQ   at+8(FP), CX
-	MOVQ   dim+48(FP), DX
+	MOVQ   dim+56(FP), DX
 	SHLQ   $0x01, CX
-	MOVQ   q+16(FP), BX
-	MOVQ   ldQ+24(FP), SI
-	SHLQ   $0x02, SI
-	MOVQ   (AX), DI
-	ADDQ   CX, DI
+	MOVQ   ahead+16(FP), BX
+	LEAQ   (BX)(BX*2), BX
+	LEAQ   (AX)(BX*8), BX
+	MOVQ   (BX), SI
+	ADDQ   CX, SI
+	MOVQ   24(BX), BX
+	ADDQ   CX, BX
+	MOVQ   q+24(FP), DI
+	MOVQ   ldQ+32(FP), R8
+	SHLQ   $0x02, R8
+	MOVQ   (AX), R9
+	ADDQ   CX, R9
 	MOVQ   24(AX), AX
 	ADDQ   CX, AX
 	VXORPS Y0, Y0, Y0
@@ -25668,14 +25734,18 @@ TEXT ·attnQKx3p2(SB), NOSPLIT, $0-56
 	VXORPS Y11, Y11, Y11
 
 dims:
-	VBROADCASTSS (BX), Y13
-	VBROADCASTSS (BX)(SI*1), Y14
-	VBROADCASTSS (BX)(SI*2), Y15
-	VCVTPH2PS    (DI), Y12
+	PREFETCHT0   (SI)
+	ADDQ         $0x40, SI
+	PREFETCHT0   (BX)
+	ADDQ         $0x40, BX
+	VBROADCASTSS (DI), Y13
+	VBROADCASTSS (DI)(R8*1), Y14
+	VBROADCASTSS (DI)(R8*2), Y15
+	VCVTPH2PS    (R9), Y12
 	VFMADD231PS  Y12, Y13, Y0
 	VFMADD231PS  Y12, Y14, Y2
 	VFMADD231PS  Y12, Y15, Y4
-	VCVTPH2PS    16(DI), Y12
+	VCVTPH2PS    16(R9), Y12
 	VFMADD231PS  Y12, Y13, Y1
 	VFMADD231PS  Y12, Y14, Y3
 	VFMADD231PS  Y12, Y15, Y5
@@ -25687,14 +25757,14 @@ dims:
 	VFMADD231PS  Y12, Y13, Y7
 	VFMADD231PS  Y12, Y14, Y9
 	VFMADD231PS  Y12, Y15, Y11
-	VBROADCASTSS 4(BX), Y13
-	VBROADCASTSS 4(BX)(SI*1), Y14
-	VBROADCASTSS 4(BX)(SI*2), Y15
-	VCVTPH2PS    32(DI), Y12
+	VBROADCASTSS 4(DI), Y13
+	VBROADCASTSS 4(DI)(R8*1), Y14
+	VBROADCASTSS 4(DI)(R8*2), Y15
+	VCVTPH2PS    32(R9), Y12
 	VFMADD231PS  Y12, Y13, Y0
 	VFMADD231PS  Y12, Y14, Y2
 	VFMADD231PS  Y12, Y15, Y4
-	VCVTPH2PS    48(DI), Y12
+	VCVTPH2PS    48(R9), Y12
 	VFMADD231PS  Y12, Y13, Y1
 	VFMADD231PS  Y12, Y14, Y3
 	VFMADD231PS  Y12, Y15, Y5
@@ -25706,13 +25776,13 @@ dims:
 	VFMADD231PS  Y12, Y13, Y7
 	VFMADD231PS  Y12, Y14, Y9
 	VFMADD231PS  Y12, Y15, Y11
-	ADDQ         $0x40, DI
+	ADDQ         $0x40, R9
 	ADDQ         $0x40, AX
-	ADDQ         $0x08, BX
+	ADDQ         $0x08, DI
 	SUBQ         $0x02, DX
 	JNZ          dims
-	MOVQ         s+32(FP), AX
-	MOVQ         ldS+40(FP), CX
+	MOVQ         s+40(FP), AX
+	MOVQ         ldS+48(FP), CX
 	SHLQ         $0x02, CX
 	VMOVUPS      Y0, (AX)
 	VMOVUPS      Y1, 32(AX)
@@ -25733,7 +25803,7 @@ dims:
 	RET
 
 // func attnAVx3d32(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
-// Requires: AVX, CMOV, F16C, FMA3
+// Requires: AVX, CMOV, F16C, FMA3, MMX+
 TEXT ·attnAVx3d32(SB), NOSPLIT, $0-72
 	MOVQ at+8(FP), AX
 	MOVQ ldV+16(FP), CX
@@ -25764,7 +25834,7 @@ run:
 	VMOVUPS 96(R8), Y11
 	MOVQ    pages+0(FP), R9
 	MOVQ    n+64(FP), R10
-	MOVQ    p+24(FP), R12
+	MOVQ    p+24(FP), R13
 
 page:
 	MOVQ    (R9), R8
@@ -25774,11 +25844,18 @@ page:
 	CMPQ    R10, R11
 	CMOVQLT R10, R11
 	SUBQ    R11, R10
+	MOVQ    R8, R12
+	CMPQ    R10, $0x10
+	JLE     token
+	MOVQ    24(R9), R12
+	ADDQ    AX, R12
 
 token:
-	VBROADCASTSS (R12), Y13
-	VBROADCASTSS (R12)(DI*1), Y14
-	VBROADCASTSS (R12)(DI*2), Y15
+	PREFETCHT0   (R12)
+	ADDQ         CX, R12
+	VBROADCASTSS (R13), Y13
+	VBROADCASTSS (R13)(DI*1), Y14
+	VBROADCASTSS (R13)(DI*2), Y15
 	VCVTPH2PS    (R8), Y12
 	VFMADD231PS  Y12, Y13, Y0
 	VFMADD231PS  Y12, Y14, Y4
@@ -25796,7 +25873,7 @@ token:
 	VFMADD231PS  Y12, Y14, Y7
 	VFMADD231PS  Y12, Y15, Y11
 	ADDQ         CX, R8
-	ADDQ         $0x04, R12
+	ADDQ         $0x04, R13
 	DECQ         R11
 	JNZ          token
 	TESTQ        R10, R10
@@ -25824,7 +25901,7 @@ token:
 	RET
 
 // func attnAVx3d16(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
-// Requires: AVX, CMOV, F16C, FMA3
+// Requires: AVX, CMOV, F16C, FMA3, MMX+
 TEXT ·attnAVx3d16(SB), NOSPLIT, $0-72
 	MOVQ at+8(FP), AX
 	MOVQ ldV+16(FP), CX
@@ -25849,7 +25926,7 @@ run:
 	VMOVUPS 32(R8), Y5
 	MOVQ    pages+0(FP), R9
 	MOVQ    n+64(FP), R10
-	MOVQ    p+24(FP), R12
+	MOVQ    p+24(FP), R13
 
 page:
 	MOVQ    (R9), R8
@@ -25859,21 +25936,28 @@ page:
 	CMPQ    R10, R11
 	CMOVQLT R10, R11
 	SUBQ    R11, R10
+	MOVQ    R8, R12
+	CMPQ    R10, $0x10
+	JLE     token
+	MOVQ    24(R9), R12
+	ADDQ    AX, R12
 
 token:
+	PREFETCHT0   (R12)
+	ADDQ         CX, R12
 	VCVTPH2PS    (R8), Y7
 	VCVTPH2PS    16(R8), Y8
-	VBROADCASTSS (R12), Y6
+	VBROADCASTSS (R13), Y6
 	VFMADD231PS  Y7, Y6, Y0
 	VFMADD231PS  Y8, Y6, Y1
-	VBROADCASTSS (R12)(DI*1), Y6
+	VBROADCASTSS (R13)(DI*1), Y6
 	VFMADD231PS  Y7, Y6, Y2
 	VFMADD231PS  Y8, Y6, Y3
-	VBROADCASTSS (R12)(DI*2), Y6
+	VBROADCASTSS (R13)(DI*2), Y6
 	VFMADD231PS  Y7, Y6, Y4
 	VFMADD231PS  Y8, Y6, Y5
 	ADDQ         CX, R8
-	ADDQ         $0x04, R12
+	ADDQ         $0x04, R13
 	DECQ         R11
 	JNZ          token
 	TESTQ        R10, R10

@@ -55,12 +55,17 @@ func (m *Matrix) mul(t *Thread, a *Acts, s sink) {
 
 // mulDirect streams the packed weights, once a tile.
 func (m *Matrix) mulDirect(t *Thread, a *Acts, s sink) {
+	var tiles [directTokens / tileTokens]actTile
+	for i := range a.Tiles() {
+		tiles[i] = a.tile(i)
+	}
 	groupBytes := m.PackedBytes() / m.groups
 	t.Each(m.groups, max(1, chunkBytes/groupBytes), func(lo, hi int) {
 		for g := lo; g < hi; g++ {
-			for tile := range a.Tiles() {
-				at := a.tile(tile)
-				s.take(t, m, g, tile, at.width, func(c []float32, ld int) { m.direct(g, &at, c, ld, t) })
+			for i := range a.Tiles() {
+				c, ld := s.place(t, m, g, i)
+				m.direct(g, &tiles[i], c, ld, t)
+				s.finish(c, m, g, i, tiles[i].width)
 			}
 		}
 	})
@@ -77,13 +82,13 @@ func (m *Matrix) mulPanels(t *Thread, a *Acts, s sink) {
 			m.expand(g, &p)
 			for tile := band * tiles; tile < min(band*tiles+tiles, a.Tiles()); tile++ {
 				at := a.tile(tile)
-				s.take(t, m, g, tile, at.width, func(c []float32, ld int) {
-					if at.width == tileTokens {
-						p.mul(&at, c, ld)
-					} else {
-						m.direct(g, &at, c, ld, t)
-					}
-				})
+				c, ld := s.place(t, m, g, tile)
+				if at.width == tileTokens {
+					p.mul(&at, c, ld)
+				} else {
+					m.direct(g, &at, c, ld, t)
+				}
+				s.finish(c, m, g, tile, at.width)
 			}
 		}
 	})
@@ -104,17 +109,27 @@ const (
 	sinkGate
 )
 
-// take lets compute write the products of group g and a tile: [width][16] values, rows ld apart, into their place if that is
-// possible, otherwise into scratch memory, from where it stores, adds or gates them.
-func (s *sink) take(t *Thread, m *Matrix, g, tile, width int, compute func(c []float32, ld int)) {
-	row, token := g*groupRows, tile*tileTokens
-	rows := min(groupRows, m.Rows-row)
-	if s.kind == sinkStore && rows == groupRows {
-		compute(s.out[token*s.ld+row:], s.ld)
+// place is where a kernel writes the products of group g and a tile, [width][16] values, rows ld apart: where they belong if
+// that is possible, otherwise scratch memory, from where finish takes them.
+func (s *sink) place(t *Thread, m *Matrix, g, tile int) (c []float32, ld int) {
+	if s.direct(m, g) {
+		return s.out[tile*tileTokens*s.ld+g*groupRows:], s.ld
+	}
+	return grow(&t.scratch.out, tileTokens*groupRows), groupRows
+}
+
+// direct reports whether the kernel itself can write the products of group g.
+func (s *sink) direct(m *Matrix, g int) bool {
+	return s.kind == sinkStore && (g+1)*groupRows <= m.Rows
+}
+
+// finish stores, adds or gates what a kernel wrote to scratch memory.
+func (s *sink) finish(c []float32, m *Matrix, g, tile, width int) {
+	if s.direct(m, g) {
 		return
 	}
-	c := grow(&t.scratch.out, tileTokens*groupRows)
-	compute(c, groupRows)
+	row, token := g*groupRows, tile*tileTokens
+	rows := min(groupRows, m.Rows-row)
 	for i := range width {
 		v := c[i*groupRows:][:rows]
 		switch s.kind {

@@ -164,7 +164,7 @@ func storeLaneAVX2(dst *uint16, src *float32, n int)
 func attnQKx1(k *uint16, q *float32, ldQ int, s *float32, ldS int, dim int)
 
 //go:noescape
-func attnQKx1p4(pages *[]uint16, at int, q *float32, ldQ int, s *float32, ldS int, dim int)
+func attnQKx1p4(pages *[]uint16, at int, ahead int, q *float32, ldQ int, s *float32, ldS int, dim int)
 
 //go:noescape
 func attnAVx1d64(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
@@ -176,7 +176,7 @@ func attnAVx1d16(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *flo
 func attnQKx2(k *uint16, q *float32, ldQ int, s *float32, ldS int, dim int)
 
 //go:noescape
-func attnQKx2p2(pages *[]uint16, at int, q *float32, ldQ int, s *float32, ldS int, dim int)
+func attnQKx2p2(pages *[]uint16, at int, ahead int, q *float32, ldQ int, s *float32, ldS int, dim int)
 
 //go:noescape
 func attnAVx2d32(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)
@@ -188,7 +188,7 @@ func attnAVx2d16(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *flo
 func attnQKx3(k *uint16, q *float32, ldQ int, s *float32, ldS int, dim int)
 
 //go:noescape
-func attnQKx3p2(pages *[]uint16, at int, q *float32, ldQ int, s *float32, ldS int, dim int)
+func attnQKx3p2(pages *[]uint16, at int, ahead int, q *float32, ldQ int, s *float32, ldS int, dim int)
 
 //go:noescape
 func attnAVx3d32(pages *[]uint16, at int, ldV int, p *float32, ldP int, out *float32, ldOut int, count int, n int)

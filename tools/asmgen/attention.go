@@ -86,13 +86,16 @@ func attnQK(cols int) {
 func qkPages(cols int) int { return []int{0, 4, 2, 2}[cols] }
 
 // attnQKPages is attnQK over the first qkPages of a list of pages, whose keys start at pages[b][at]; scores of page b are 16 b on.
+// Meanwhile it asks for as many pages `ahead` in the list, 0 if there are none: pages lie scattered in memory, so that nothing but
+// the list tells which bytes come next.
 func attnQKPages(cols int) {
 	n := qkPages(cols)
 	TEXT(fmt.Sprintf("attnQKx%dp%d", cols, n), noSplit,
-		"func(pages *[]uint16, at int, q *float32, ldQ int, s *float32, ldS, dim int)")
+		"func(pages *[]uint16, at, ahead int, q *float32, ldQ int, s *float32, ldS, dim int)")
 	Pragma("noescape")
 	list, offset, dim := Load(Param("pages"), GP64()), Load(Param("at"), GP64()), Load(Param("dim"), GP64())
 	SHLQ(Imm(1), offset)
+	next := newAhead(list, offset, n)
 	q := newColumns(cols, Load(Param("q"), GP64()), Load(Param("ldQ"), GP64()))
 	pages := make([]Register, n)
 	acc := make([]VecVirtual, 2*cols*n)
@@ -111,6 +114,10 @@ func attnQKPages(cols int) {
 		x[c] = YMM()
 	}
 	Label("dims")
+	for _, page := range next {
+		PREFETCHT0(at(page, 0))
+		ADDQ(Imm(64), page)
+	}
 	for u := 0; u < 2; u++ {
 		for c := range x {
 			VBROADCASTSS(q.row(c, 4*u), x[c])
@@ -143,6 +150,27 @@ func attnQKPages(cols int) {
 	VZEROUPPER()
 	RET()
 }
+
+// newAhead is where the keys start in the n pages that are `ahead` in the list.
+func newAhead(list, offset Register, n int) []Register {
+	first := GP64()
+	Load(Param("ahead"), first)
+	LEAQ(Mem{Base: first, Index: first, Scale: 2}, first)
+	LEAQ(Mem{Base: list, Index: first, Scale: 8}, first)
+	pages := make([]Register, n)
+	for i := range pages {
+		pages[i] = GP64()
+		MOVQ(at(first, 24*i), pages[i])
+		ADDQ(offset, pages[i])
+	}
+	return pages
+}
+
+// avAhead is how many pages before its use attnAV asks for a page, if it takes so few columns that memory bounds it.
+const (
+	avAhead        = 2
+	avAheadColumns = 3
+)
 
 // avDims are the numbers of dimensions of which attnAV keeps sums for a number of columns: wide enough for eight chains of
 // sums if the registers allow, and 16 for what is left.
@@ -188,6 +216,10 @@ func attnAV(cols, dims int) {
 		}
 	}
 	row, page, left, n := GP64(), GP64(), GP64(), GP64()
+	var ahead Register
+	if cols <= avAheadColumns {
+		ahead = GP64()
+	}
 	p := columns{first: GP64(), stride: ldP}
 	Label("run")
 	eachOut(func(a VecVirtual, m Mem) { VMOVUPS(m, a) })
@@ -207,7 +239,20 @@ func attnAV(cols, dims int) {
 	CMPQ(left, n)
 	CMOVQLT(left, n)
 	SUBQ(n, left)
+	if ahead != nil {
+		MOVQ(row, ahead)
+		CMPQ(left, Imm(16*(avAhead-1)))
+		JLE(LabelRef("token"))
+		MOVQ(at(page, 24*(avAhead-1)), ahead)
+		ADDQ(offset, ahead)
+	}
 	Label("token")
+	if ahead != nil {
+		for line := 0; line < (2*dims+63)/64; line++ {
+			PREFETCHT0(at(ahead, 64*line))
+		}
+		ADDQ(ldV, ahead)
+	}
 	avToken(cols, vecs, p, row, acc)
 	ADDQ(ldV, row)
 	p.advance(4)
