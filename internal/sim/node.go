@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
+	"github.com/bulkhead-kv/bulkhead/internal/conform"
 	"github.com/bulkhead-kv/bulkhead/internal/engine"
 	"github.com/bulkhead-kv/bulkhead/internal/ledger"
 	"github.com/bulkhead-kv/bulkhead/internal/worker"
@@ -29,6 +30,7 @@ type node struct {
 	boot      int // counts the starts
 	epoch     kv.Epoch
 	driver    *worker.Driver // nil while there is none
+	book      *book
 	transport transport.Config
 	ends      []*end
 	bytes     func(kv.Slot) []byte // of a page, for a link without a gate
@@ -41,11 +43,36 @@ type node struct {
 	draining bool
 }
 
-// nothing is a ledger that keeps nothing.
-type nothing struct{}
+// book is a worker's ledger, in memory.
+type book struct {
+	kept    bool // else what is written is forgotten
+	entries []ledger.Entry
+}
 
-func (nothing) Append(ledger.Entry) error { return nil }
-func (nothing) Err() error                { return nil }
+// Append implements worker.Recorder.
+func (b *book) Append(e ledger.Entry) error {
+	if b.kept {
+		b.entries = append(b.entries, e)
+	}
+	return nil
+}
+
+// Err implements worker.Recorder.
+func (b *book) Err() error { return nil }
+
+// conforms holds what the worker has recorded against the machines.
+func (n *node) conforms() {
+	if !n.book.kept {
+		return
+	}
+	switch e := conform.Entries(n.name, n.epoch, n.book.entries); {
+	case e.Finding != nil:
+		n.world.fail("the ledger of %v", e.Finding)
+	case e.Verdict != conform.Conforms:
+		n.world.fail("the ledger of %s: %s, %s", n.name, e.Verdict, e.Why)
+	}
+	n.world.report.Entries += len(n.book.entries)
+}
 
 const reservedPages = 2
 
@@ -54,8 +81,9 @@ func (n *node) start() {
 	w := n.world
 	n.boot++
 	n.epoch = kv.Epoch(w.nodes.Uint64() | 1)
+	n.book = &book{kept: w.swarm.ledgers}
 	c := worker.Config{Node: n.name, Epoch: n.epoch, ModelName: "simulated", Model: w.model, Threads: 1, PoolPages: n.pages,
-		ReservedPages: reservedPages, ContextTokens: contextMax, Record: nothing{}, Log: slog.New(slog.DiscardHandler), DrainMax: drainMax,
+		ReservedPages: reservedPages, ContextTokens: contextMax, Record: n.book, Log: slog.New(slog.DiscardHandler), DrainMax: drainMax,
 		Now: w.clock.time, NewEngine: n.engine}
 	if n.role == prefillRole {
 		p, err := worker.NewPrefill(c)
@@ -189,6 +217,7 @@ func (n *node) die() {
 	for _, e := range slices.Clone(n.ends) {
 		e.vanish()
 	}
+	n.conforms()
 	n.world.nodeDied(n)
 	if err := n.driver.Close(); err != nil {
 		n.world.fail("%s does not end: %v", n.name, err)

@@ -26,9 +26,9 @@ func (r Report) Replay() string {
 
 // Sum adds runs up.
 type Sum struct {
-	Runs, Requests, Attempts, Tokens, Events int
-	Outcomes, Faults                         map[string]int
-	Took                                     time.Duration // simulated
+	Runs, Requests, Attempts, Tokens, Entries, Events int
+	Outcomes, Faults                                  map[string]int
+	Took                                              time.Duration // simulated
 }
 
 // Add adds a run.
@@ -40,6 +40,7 @@ func (s *Sum) Add(r Report) {
 	s.Requests += r.Requests
 	s.Attempts += r.Attempts
 	s.Tokens += r.Tokens
+	s.Entries += r.Entries
 	s.Events += r.Events
 	s.Took += r.Took
 	for how, n := range r.Outcomes {
@@ -52,8 +53,8 @@ func (s *Sum) Add(r Report) {
 
 // String is the sum in two lines.
 func (s Sum) String() string {
-	return fmt.Sprintf("%d runs, %d requests (%s), %d attempts, %d tokens, %d events in %v of simulated time; faults: %s",
-		s.Runs, s.Requests, list(s.Outcomes), s.Attempts, s.Tokens, s.Events, s.Took.Round(time.Second), list(s.Faults))
+	return fmt.Sprintf("%d runs, %d requests (%s), %d attempts, %d tokens, %d ledger entries re-executed, %d events in %v of simulated time; faults: %s",
+		s.Runs, s.Requests, list(s.Outcomes), s.Attempts, s.Tokens, s.Entries, s.Events, s.Took.Round(time.Second), list(s.Faults))
 }
 
 func list(counts map[string]int) string {

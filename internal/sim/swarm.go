@@ -58,6 +58,7 @@ type swarm struct {
 	oversizeEvery           int
 	probeEvery              int
 	auditEvery              int
+	ledgers                 bool // are kept, and held against the machines
 	cold                    bool // clients come before the workers are there
 	faults                  [faultKinds]time.Duration
 }
@@ -71,7 +72,7 @@ func drawSwarm(d dice) swarm {
 		sendMax: span(10*us, 200*us, 2*ms, 20*ms), netMin: 5 * us, netMax: span(100*us, 2*ms, 30*ms, 300*ms), placeMax: span(10*us, 500*us, 20*ms),
 		controlMin: 50 * us, controlMax: span(1*ms, 10*ms, 200*ms), turnMin: 20 * us, turnMax: span(200*us, 3*ms, 20*ms),
 		slowPlaceEvery: pick(0, 0, 20, 200), reorder: d.chance(3), leaveEvery: pick(0, 2, 5, 20), hurryEvery: pick(0, 0, 10),
-		patience: span(20*ms, 200*ms, 3*time.Second), oversizeEvery: pick(0, 30), probeEvery: pick(0, 20), cold: d.chance(6), auditEvery: pick(1, 4, 32)}
+		patience: span(20*ms, 200*ms, 3*time.Second), oversizeEvery: pick(0, 30), probeEvery: pick(0, 20), cold: d.chance(6), ledgers: d.chance(3), auditEvery: pick(1, 4, 32)}
 	s.poolMax = s.poolMin * d.within(1, 3)
 	s.limit = s.poolMin * kv.PageTokens
 	if d.chance(3) {

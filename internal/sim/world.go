@@ -40,7 +40,8 @@ type Config struct {
 	// guards away from them; nobody else can name one.
 	Machines func(*pool.Pool, *transfer.Source, *transfer.Target)
 
-	bugs bugs // planted by tests
+	bugs bugs         // planted by tests
+	mix  func(*swarm) // changes what the seed drew, for tests that need more of something
 }
 
 // Report is how a run went.
@@ -52,6 +53,7 @@ type Report struct {
 	Tokens   int            // that clients got
 	Attempts int            // of requests at a pair of workers
 	Faults   map[string]int // that happened
+	Entries  int            // of ledgers, held against the machines
 	Steps    int            // events before healing
 	Events   int            // in all
 	Took     time.Duration  // simulated
@@ -132,6 +134,9 @@ func (b *bugs) crossed(s *stream) *stream {
 func (s *Simulator) Run(c Config) (report Report) {
 	w := &world{config: c, model: s.model, swarm: drawSwarm(newDice(c.Seed, diceSwarm)), bugs: c.bugs,
 		work: newDice(c.Seed, diceWork), net: newDice(c.Seed, diceNet), faults: newDice(c.Seed, diceFaults), nodes: newDice(c.Seed, diceNodes)}
+	if c.mix != nil {
+		c.mix(&w.swarm)
+	}
 	w.torn = map[kv.TransferID]bool{}
 	w.report = Report{Config: c, Outcomes: map[string]int{}, Faults: map[string]int{}, Mix: w.swarm.String()}
 	defer func() {
@@ -228,6 +233,7 @@ func (w *world) heal() {
 		if err := n.driver.Audit(); err != nil {
 			w.fail("%s at rest: %v", n.name, err)
 		}
+		n.conforms()
 	}
 }
 
