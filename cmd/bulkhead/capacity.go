@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -42,8 +41,11 @@ func newCapacity() *cobra.Command {
 		if demand.ContextTokens, err = contextTokens(*context); err != nil {
 			return err
 		}
-		if min(*prefills, *decodes) < 1 || min(*prefillPool, *decodePool) < 0 {
-			return usageError{errors.New("workers must be 1 or more, and pools 0 (chosen) or more")}
+		if err := atLeast(1, number{"prefills", *prefills}, number{"decodes", *decodes}); err != nil {
+			return err
+		}
+		if err := atLeast(0, number{"prefill-pool", *prefillPool}, number{"decode-pool", *decodePool}); err != nil {
+			return err
 		}
 		m, err := openNamed(cmd, args[0])
 		if err != nil {
@@ -53,6 +55,22 @@ func newCapacity() *cobra.Command {
 		return printCapacity(cmd, m, demand)
 	}
 	return cmd
+}
+
+// number is the value of a flag.
+type number struct {
+	flag  string
+	value int
+}
+
+// atLeast names the first flag whose value is too small.
+func atLeast(least int, flags ...number) error {
+	for _, f := range flags {
+		if f.value < least {
+			return usageError{fmt.Errorf("--%s is %d, must be %d or more", f.flag, f.value, least)}
+		}
+	}
+	return nil
 }
 
 // contextTokens reads a --context; 0 is "auto".
@@ -83,7 +101,7 @@ func printCapacity(cmd *cobra.Command, m named, demand capacity.Demand) error {
 		return err
 	}
 	if !sum.Fits() {
-		return fmt.Errorf("model %s does not fit: %s", m.name, sum.Problems[0])
+		return fmt.Errorf("model %s can't be served so (%s)", m.name, plural(len(sum.Problems), "problem"))
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -39,10 +40,15 @@ func newCerts() *cobra.Command {
 			fmt.Fprintf(cmd.ErrOrStderr(), "made a development authority in %s\n", args[0])
 		}
 		for _, id := range ids {
+			how := "made"
+			if _, err := os.Stat(certs.NodeFiles(args[0], id.Name).Key); err == nil {
+				how = "replaced"
+			}
 			files, err := authority.Issue(id, *hosts, now)
 			if err != nil {
 				return err
 			}
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s certificate and key of %s, valid until %s\n", how, id, now.Add(certs.NodeLife).Format(time.DateOnly))
 			if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s  ca=%s cert=%s key=%s\n", id, files.CA, files.Cert, files.Key); err != nil {
 				return err
 			}

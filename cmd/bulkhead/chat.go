@@ -30,12 +30,14 @@ func newChat() *cobra.Command {
 		Use:   "chat MODEL",
 		Short: "talk with a model",
 		Long: "Talk with a model. Ctrl-C stops an answer, Ctrl-D leaves, /help lists the\n" +
-			"commands; \"\"\" begins and ends a message of several lines.\n\n" + serverNote,
+			"commands; \"\"\" begins and ends a message of several lines. What you type is kept\n" +
+			"in chat_history in the data folder, for this user alone; --no-history keeps none.\n\n" + serverNote,
 		Example:           "  bulkhead chat smollm2:135m\n  bulkhead chat smollm2:135m --system \"Answer in one sentence.\" --temperature 0",
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: modelNames,
 	}
 	flags := addTalkFlags(cmd)
+	cmd.Flags().Bool("no-history", false, "don't keep what is typed in a file")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		request, err := flags.request(cmd)
 		if err != nil {
@@ -104,8 +106,11 @@ func openLines(ctx context.Context, cmd *cobra.Command) (chatclient.Lines, func(
 	}, nil
 }
 
-// historyFile is a private file: it holds what was typed.
+// historyFile is a private file: it holds what was typed. It is empty for none.
 func historyFile(cmd *cobra.Command) (string, error) {
+	if none, err := cmd.Flags().GetBool("no-history"); none || err != nil {
+		return "", err
+	}
 	home, err := homeOf(cmd)
 	if err != nil {
 		return "", err

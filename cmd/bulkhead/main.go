@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -31,6 +32,10 @@ func main() { os.Exit(execute(os.Args[1:], os.Stderr)) }
 func execute(args []string, stderr io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
+	if err := unknownBeforeHelp(root, args); err != nil {
+		fmt.Fprintf(stderr, "bulkhead: %s\n", oneLine(err))
+		return exitUsage
+	}
 	cmd, err := root.ExecuteContextC(context.Background())
 	var usage usageError
 	switch {
@@ -70,14 +75,72 @@ type configError struct{ err error }
 func (c configError) Error() string { return c.err.Error() }
 func (c configError) Unwrap() error { return c.err }
 
-// args makes a mistake in a command's arguments a usage error.
+// args makes a mistake in a command's arguments a usage error, which names what is
+// missing as the command's use does.
 func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return usageError{err}
+		err := check(cmd, args)
+		if err == nil {
+			return nil
 		}
+		wanted, most := arguments(cmd.Use)
+		switch {
+		case cmd.HasSubCommands(): // the check speaks of commands
+		case len(args) < len(wanted):
+			err = fmt.Errorf("%s: missing", strings.Join(wanted[len(args):], " and "))
+			if len(args)+1 == len(wanted) {
+				err = fmt.Errorf("%s is missing", wanted[len(args)])
+			}
+		case most >= 0 && len(args) > most:
+			err = fmt.Errorf("%s takes %s, found %d", cmd.CommandPath(), plural(most, "argument"), len(args))
+		}
+		return usageError{err}
+	}
+}
+
+// arguments reads a command's use: the arguments that it must have, and the most
+// that it takes, -1 for any number.
+func arguments(use string) (wanted []string, most int) {
+	words := strings.Fields(use)[1:]
+	for i := 0; i < len(words); i++ {
+		name := strings.TrimSuffix(words[i], "...")
+		switch {
+		case strings.HasPrefix(name, "--"):
+			i++ // a flag and its value
+			continue
+		case most < 0:
+		case name != words[i]:
+			most = -1
+		default:
+			most++
+		}
+		if !strings.HasPrefix(name, "[") {
+			wanted = append(wanted, name)
+		}
+	}
+	return wanted, most
+}
+
+func plural(n int, what string) string {
+	switch n {
+	case 0:
+		return "no " + what + "s"
+	case 1:
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// unknownBeforeHelp refuses the help of a command that there is not.
+func unknownBeforeHelp(root *cobra.Command, args []string) error {
+	if !slices.Contains(args, "--help") && !slices.Contains(args, "-h") {
 		return nil
 	}
+	cmd, rest, err := root.Find(args)
+	if err != nil || !cmd.HasSubCommands() || len(rest) == 0 || strings.HasPrefix(rest[0], "-") {
+		return nil
+	}
+	return knownCommand(cmd, rest)
 }
 
 // interruptible is the command's context, cancelled by Ctrl-C and SIGTERM. A

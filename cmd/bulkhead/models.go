@@ -262,6 +262,9 @@ func showRows(m named) [][]string {
 			licence = m.entry.Licence
 		}
 	}
+	if licence == "" {
+		licence = "unknown"
+	}
 	return append(rows, []string{"licence", licence})
 }
 

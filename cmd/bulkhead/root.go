@@ -50,7 +50,29 @@ func newRoot() *cobra.Command {
 		newTenant(), newCerts(), newLedger(), newCheck(), newSim(),
 		newCompletion(), newVersion(),
 	)
+	root.SetHelpCommand(newHelp())
 	return root
+}
+
+func newHelp() *cobra.Command {
+	return &cobra.Command{
+		Use:               "help [COMMAND...]",
+		Short:             "show the help of a command",
+		Example:           "  bulkhead help tenant add",
+		Args:              args(cobra.ArbitraryArgs),
+		PersistentPreRunE: func(*cobra.Command, []string) error { return nil }, // whatever the settings say
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, rest, err := cmd.Root().Find(args)
+			if err == nil {
+				err = knownCommand(found, rest)
+			}
+			if err != nil {
+				return usageError{err}
+			}
+			found.InitDefaultHelpFlag()
+			return found.Help()
+		},
+	}
 }
 
 // knownCommand refuses words that name no command and suggests the nearest.

@@ -87,9 +87,13 @@ func completeServe(cmd *cobra.Command, o *node.ServeOptions, context, transfer, 
 	if o.Context, err = contextTokens(context); err != nil {
 		return err
 	}
+	if err := atLeast(1, number{"prefills", o.Prefills}, number{"decodes", o.Decodes}, number{"threads", o.Threads}); err != nil {
+		return err
+	}
+	if err := atLeast(0, number{"prefill-pool", o.PoolP}, number{"decode-pool", o.PoolD}); err != nil {
+		return err
+	}
 	switch {
-	case min(o.Prefills, o.Decodes, o.Threads) < 1 || min(o.PoolP, o.PoolD) < 0:
-		return usageError{errors.New("workers and threads must be 1 or more, and pools 0 (chosen) or more")}
 	case transfer != "shm" && transfer != "tcp":
 		return usageError{fmt.Errorf("transfer is %q, want shm or tcp", transfer)}
 	case (cert == "") != (key == ""):
@@ -159,7 +163,7 @@ func fits(cmd *cobra.Command, o *node.ServeOptions) error {
 		capacity.Demand{ContextTokens: o.Context, Prefill: capacity.Workers{Count: o.Prefills, PoolTokens: o.PoolP},
 			Decode: capacity.Workers{Count: o.Decodes, PoolTokens: o.PoolD}})
 	if !sum.Fits() {
-		return fmt.Errorf("model %s does not fit: %s (see \"bulkhead capacity %s\")", m.name, sum.Problems[0], o.Model)
+		return fmt.Errorf("model %s can't be served so: %s (see \"bulkhead capacity %s\")", m.name, sum.Problems[0], o.Model)
 	}
 	for _, w := range sum.Warnings {
 		fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", w)

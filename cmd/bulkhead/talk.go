@@ -107,12 +107,20 @@ func lookForServer(ctx context.Context, key, model string) (*chatclient.Client, 
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case errors.As(err, &refused) && (refused.Status == 401 || refused.Status == 403):
-		return nil, fmt.Errorf("a server at %s wants another key: set BULKHEAD_API_KEY, or start one of your own with --private", usualAddress)
+		return nil, wantsKey(key)
 	case err != nil || !slices.Contains(models, model):
 		c.Close()
 		return nil, nil
 	}
 	return c, nil
+}
+
+// wantsKey says what to do about a server that refuses us.
+func wantsKey(key string) error {
+	if key == "" {
+		return fmt.Errorf("a server at %s wants a key: set BULKHEAD_API_KEY to one of its tenants', or start one of your own with --private", usualAddress)
+	}
+	return fmt.Errorf("a server at %s does not know the key in BULKHEAD_API_KEY or --api-key: set another, or start one of your own with --private", usualAddress)
 }
 
 func startServer(ctx context.Context, cmd *cobra.Command, model string) (connection, error) {

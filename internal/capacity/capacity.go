@@ -209,7 +209,7 @@ func (s Sum) String() string {
 		fmt.Fprintf(&b, "warning: %s\n", w)
 	}
 	for _, p := range s.Problems {
-		fmt.Fprintf(&b, "does not fit: %s\n", p)
+		fmt.Fprintf(&b, "problem: %s\n", p)
 	}
 	return b.String()
 }

@@ -27,8 +27,9 @@ const (
 
 const (
 	authorityLife = 10 * 365 * 24 * time.Hour
-	nodeLife      = 365 * 24 * time.Hour
-	backdate      = 5 * time.Minute // for clocks that are a little behind
+	// NodeLife is how long a certificate that Issue makes is valid.
+	NodeLife = 365 * 24 * time.Hour
+	backdate = 5 * time.Minute // for clocks that are a little behind
 )
 
 // Authority signs the certificates of a development cluster. In production an
@@ -99,7 +100,7 @@ func nodeTemplate(id Identity, hosts []string, now time.Time) (*x509.Certificate
 		SerialNumber: serial,
 		Subject:      pkix.Name{CommonName: string(id.Role) + " " + id.Name},
 		NotBefore:    now.Add(-backdate),
-		NotAfter:     now.Add(nodeLife),
+		NotAfter:     now.Add(NodeLife),
 		KeyUsage:     x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		URIs:         []*url.URL{{Scheme: scheme, Host: string(id.Role), Path: "/" + id.Name}},
