@@ -140,8 +140,9 @@ func TestWithoutGuardsTheAnswersAreTheSame(t *testing.T) {
 		}
 	}
 	p.idle(t)
-	if n := len(p.record.entries); n != 0 {
-		t.Errorf("%d ledger entries were written, want none", n)
+	// A worker writes its machine's configuration before a test can make it omit anything.
+	if n := len(p.record.entries) - p.record.count("boot"); n != 0 {
+		t.Errorf("%d ledger entries were written behind the configurations, want none", n)
 	}
 }
 
