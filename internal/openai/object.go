@@ -19,6 +19,9 @@ type object struct {
 }
 
 func parseObject(data []byte) (*object, *Error) {
+	if n := values(data); n > ValuesMax {
+		return nil, invalid(CodeOutOfRange, "", "the body must have at most %d values, it has about %d", ValuesMax, n)
+	}
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(data, &fields); err != nil || fields == nil {
 		if json.Valid(data) {
@@ -42,6 +45,27 @@ func brokenAt(data []byte, err error) string {
 		return fmt.Sprintf("it breaks off after %d bytes", len(data))
 	}
 	return fmt.Sprintf("the mistake is at byte %d of %d", syntax.Offset, len(data))
+}
+
+// values is about the number of values in a JSON text: one more than its commas.
+// Parsing takes memory for each, of which most may be a byte or two of the body.
+func values(data []byte) int {
+	n, quoted := 1, false
+	for i := 0; i < len(data); i++ {
+		switch data[i] {
+		case '"':
+			quoted = !quoted
+		case '\\':
+			if quoted {
+				i++
+			}
+		case ',':
+			if !quoted {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // child reads raw as an object whose fields are named under path. A mistake in

@@ -180,6 +180,23 @@ func TestCompletionRefusals(t *testing.T) {
 	}
 }
 
+// A body of many small values takes many times its size to parse; it isn't.
+func TestValuesAreBounded(t *testing.T) {
+	for name, body := range map[string]string{
+		"token ids":    `{"model":"m","prompt":[` + strings.Repeat("1,", ValuesMax) + `1]}`,
+		"empty arrays": `{"model":"m","prompt":[` + strings.Repeat("[],", ValuesMax) + `[]]}`,
+	} {
+		_, err := ParseCompletion([]byte(body))
+		if checkRefusal(t, err, "", CodeOutOfRange, "524288 values"); t.Failed() {
+			t.Log(name)
+		}
+	}
+	text := `"prompt":"` + strings.Repeat(`,\",`, ValuesMax) + `"`
+	if _, err := ParseCompletion([]byte(`{"model":"m",` + text + `}`)); err != nil {
+		t.Errorf("commas in a text count: %v", err)
+	}
+}
+
 func TestSteeringFieldsAreDropped(t *testing.T) {
 	r, err := ParseChat([]byte(chatHead + `,"rid":1,"bootstrap_room":{"a":[]},"cache_salt":"x","kv_transfer_params":{"do_remote_prefill":true},
 		"Extra_Key":"y","remote_block_ids":[1]}`))

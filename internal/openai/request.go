@@ -19,6 +19,7 @@ const (
 	TokenMax          = math.MaxInt32
 	RepetitionMax     = 10.0
 	ModelNameBytesMax = 256
+	ValuesMax         = 1 << 19 // members of all objects and arrays of a body
 )
 
 // Options is what chat and text completions share.
