@@ -42,6 +42,7 @@ type call struct {
 	choices  []*choice
 	out      *outbox
 
+	memory     int64       // taken from the budget of answers
 	dispatched atomic.Bool // a choice got a pair: headers may go
 	cancel     context.CancelCauseFunc
 }
@@ -73,6 +74,7 @@ func (c *call) answer(w http.ResponseWriter, r *http.Request, f form) {
 	running.Wait()
 	release()
 	c.gateway.quotas.settle(reservation, c.spent())
+	c.gateway.answers.give(c.tenant.Name, c.memory)
 	c.observe(err)
 	if fault.Of(err) == fault.Cancelled {
 		breakOff()
@@ -109,6 +111,52 @@ func (c *call) admit() (admission.Reservation, error) {
 		grants[i] = grant.Output
 		total += (len(prompt) + grant.Output) * c.options.N
 	}
+	if err := c.takeMemory(grants); err != nil {
+		return 0, err
+	}
+	reservation, err := c.reserve(grants, total)
+	if err != nil {
+		g.answers.give(c.tenant.Name, c.memory)
+	}
+	return reservation, err
+}
+
+// What a token of an answer that is delivered whole costs until it is: its share of
+// the gathered pieces and of the JSON text, and with logprobs, for it and for each
+// alternative, those in both forms.
+const (
+	answerTokenBytes   = 128
+	answerLogprobBytes = 256
+)
+
+// takeMemory takes what the answer may need from the budget. An answer that never fits
+// is the client's mistake.
+func (c *call) takeMemory(grants []int) error {
+	if c.options.Stream {
+		return nil
+	}
+	token := int64(answerTokenBytes)
+	if n := c.options.Sampling.Logprobs; n >= 0 {
+		token += int64(1+n) * answerLogprobBytes
+	}
+	tokens := int64(0)
+	for _, grant := range grants {
+		tokens += int64(grant) * int64(c.options.N)
+	}
+	if most := c.gateway.config.TenantAnswersBytesMax; tokens*token > most {
+		return fault.New(fault.Invalid, "an answer of %d tokens may take %d bytes before it is complete, the limit is %d: stream it, or ask for fewer tokens, choices or logprobs",
+			tokens, tokens*token, most)
+	}
+	if err := c.gateway.answers.take(c.tenant.Name, tokens*token); err != nil {
+		return err
+	}
+	c.memory = tokens * token
+	return nil
+}
+
+// reserve takes the tokens from the tenant's quota and queues the choices.
+func (c *call) reserve(grants []int, total int) (admission.Reservation, error) {
+	g := c.gateway
 	c.admitted = g.parts.Now()
 	c.deadline = c.admitted.Add(g.config.RequestTimeout)
 	reservation, err := g.quotas.reserve(c.tenant, admission.Ask{

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"math"
 	"net/http"
 	"strings"
@@ -15,15 +16,15 @@ import (
 // serveChat answers POST /v1/chat/completions.
 func (g *Gateway) serveChat(w http.ResponseWriter, r *http.Request) {
 	var c *call
-	if g.prepare(w, r, func(t *tenant.Tenant, body []byte) (err error) {
-		c, err = g.chatCall(t, body)
+	if g.prepare(w, r, func(ctx context.Context, t *tenant.Tenant, body []byte) (err error) {
+		c, err = g.chatCall(ctx, t, body)
 		return err
 	}) {
 		c.answer(w, r, &chatForm{c})
 	}
 }
 
-func (g *Gateway) chatCall(t *tenant.Tenant, body []byte) (*call, error) {
+func (g *Gateway) chatCall(ctx context.Context, t *tenant.Tenant, body []byte) (*call, error) {
 	request, err := openai.ParseChat(body)
 	if err != nil {
 		return nil, err
@@ -31,7 +32,11 @@ func (g *Gateway) chatCall(t *tenant.Tenant, body []byte) (*call, error) {
 	if err := g.accept(&request.Options); err != nil {
 		return nil, err
 	}
-	prompt, err := g.parts.Text.Chat(request.Messages)
+	count, err := g.counter()
+	if err != nil {
+		return nil, err
+	}
+	prompt, err := count.chat(ctx, request.Messages)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +68,7 @@ func (g *Gateway) knowsModel(name string) error {
 }
 
 func (g *Gateway) newCall(route string, t *tenant.Tenant, o openai.Options, prompts [][]int32) *call {
-	bytesMax := math.MaxInt // the granted output bounds an answer that is delivered whole
+	bytesMax := math.MaxInt // an answer that is delivered whole has its bytes from a budget
 	if o.Stream {
 		bytesMax = g.config.OutboxBytesMax
 	}

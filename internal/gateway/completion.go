@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -15,15 +16,15 @@ import (
 // serveCompletion answers POST /v1/completions.
 func (g *Gateway) serveCompletion(w http.ResponseWriter, r *http.Request) {
 	var c *call
-	if g.prepare(w, r, func(t *tenant.Tenant, body []byte) (err error) {
-		c, err = g.completionCall(t, body)
+	if g.prepare(w, r, func(ctx context.Context, t *tenant.Tenant, body []byte) (err error) {
+		c, err = g.completionCall(ctx, t, body)
 		return err
 	}) {
 		c.answer(w, r, &completionForm{c})
 	}
 }
 
-func (g *Gateway) completionCall(t *tenant.Tenant, body []byte) (*call, error) {
+func (g *Gateway) completionCall(ctx context.Context, t *tenant.Tenant, body []byte) (*call, error) {
 	request, err := openai.ParseCompletion(body)
 	if err != nil {
 		return nil, err
@@ -31,18 +32,22 @@ func (g *Gateway) completionCall(t *tenant.Tenant, body []byte) (*call, error) {
 	if err := g.accept(&request.Options); err != nil {
 		return nil, err
 	}
-	prompts, err := g.prompts(request.Prompts)
+	prompts, err := g.prompts(ctx, request.Prompts)
 	if err != nil {
 		return nil, err
 	}
 	return g.newCall("cmpl", t, request.Options, prompts), nil
 }
 
-func (g *Gateway) prompts(prompts []openai.Prompt) (all [][]int32, err error) {
+func (g *Gateway) prompts(ctx context.Context, prompts []openai.Prompt) (all [][]int32, err error) {
+	count, err := g.counter()
+	if err != nil {
+		return nil, err
+	}
 	for i, p := range prompts {
 		ids := p.Tokens
 		if ids == nil {
-			if ids, err = g.parts.Text.Prompt(p.Text); err != nil {
+			if ids, err = count.prompt(ctx, p.Text); err != nil {
 				return nil, err
 			}
 		}

@@ -24,6 +24,19 @@ type Config struct {
 	// TenantBodiesMax bounds the requests of one tenant that are read and tokenized
 	// at one time; others wait for at most QueueTimeout.
 	TenantBodiesMax int
+	// BodiesBytesMax bounds the bytes of all bodies that are read and tokenized at one
+	// time, TenantBodiesBytesMax those of one tenant. While it is parsed and tokenized a
+	// body costs up to some 20 times its bytes. Of the bodies over HeavyBodyBytes one a
+	// tenant is parsed and tokenized at a time.
+	BodiesBytesMax       int64
+	TenantBodiesBytesMax int64
+	HeavyBodyBytes       int64
+	// AnswersBytesMax bounds the memory of all answers that are gathered to be delivered
+	// whole, TenantAnswersBytesMax that of one tenant's. It is taken at admission: for
+	// each choice and granted token answerTokenBytes, and with logprobs
+	// answerLogprobBytes for the token and for each alternative.
+	AnswersBytesMax       int64
+	TenantAnswersBytesMax int64
 	// RequestTimeout is the time from admission to the end of the answer.
 	RequestTimeout time.Duration
 
@@ -70,7 +83,9 @@ type Config struct {
 func Default() Config {
 	return Config{
 		Owner: "bulkhead", ReserveTokens: 1024,
-		BodyBytesMax: 16 << 20, BodyTimeout: 30 * time.Second, TenantBodiesMax: 16, RequestTimeout: 10 * time.Minute,
+		BodyBytesMax: 16 << 20, BodyTimeout: 30 * time.Second, TenantBodiesMax: 16,
+		BodiesBytesMax: 256 << 20, TenantBodiesBytesMax: 64 << 20, HeavyBodyBytes: 256 << 10,
+		AnswersBytesMax: 1 << 30, TenantAnswersBytesMax: 256 << 20, RequestTimeout: 10 * time.Minute,
 		QueueMax: 1024, TenantQueueMax: 256, QueueTimeout: 30 * time.Second, OutageTimeout: 3 * time.Second,
 		RetryAfter: 2 * time.Second, BusyRetriesMax: 6, BusyBackoff: 50 * time.Millisecond,
 		KeepAlive: 10 * time.Second, WriteTimeout: 20 * time.Second, OutboxBytesMax: 256 << 10,
@@ -93,6 +108,8 @@ func (c Config) Validate() error {
 		{"context tokens", int64(c.ContextTokens), 0}, {"reserve tokens", int64(c.ReserveTokens), 1},
 		{"body bytes", c.BodyBytesMax, 1}, {"queue length", int64(c.QueueMax), 1},
 		{"tenant bodies", int64(c.TenantBodiesMax), 1}, {"tenant queue length", int64(c.TenantQueueMax), 1}, {"busy retries", int64(c.BusyRetriesMax), 0},
+		{"bytes of all bodies", c.BodiesBytesMax, c.BodyBytesMax}, {"bytes of a tenant's bodies", c.TenantBodiesBytesMax, c.BodyBytesMax},
+		{"heavy body bytes", c.HeavyBodyBytes, 0}, {"bytes of all whole answers", c.AnswersBytesMax, 1}, {"bytes of a tenant's whole answers", c.TenantAnswersBytesMax, 1},
 		{"outbox bytes", int64(c.OutboxBytesMax), 1}, {"header bytes", int64(c.HeaderBytesMax), 1},
 	} {
 		if f.value < f.lo {

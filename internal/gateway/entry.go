@@ -11,9 +11,9 @@ import (
 )
 
 // prepare takes a request as far as build needs its body: who may not ask costs
-// nothing more, and one tenant has a bounded number of bodies in memory and in
-// tokenization. It answers errors itself and says whether there was none.
-func (g *Gateway) prepare(w http.ResponseWriter, r *http.Request, build func(t *tenant.Tenant, body []byte) error) bool {
+// nothing more, and one tenant has a bounded number of bodies, and of their bytes, in
+// memory and in tokenization. It answers errors itself and says whether there was none.
+func (g *Gateway) prepare(w http.ResponseWriter, r *http.Request, build builder) bool {
 	err := g.prepared(w, r, build)
 	if err != nil {
 		g.refuse(w, err)
@@ -21,7 +21,7 @@ func (g *Gateway) prepare(w http.ResponseWriter, r *http.Request, build func(t *
 	return err == nil
 }
 
-func (g *Gateway) prepared(w http.ResponseWriter, r *http.Request, build func(t *tenant.Tenant, body []byte) error) error {
+func (g *Gateway) prepared(w http.ResponseWriter, r *http.Request, build builder) error {
 	t, err := g.authenticate(r)
 	if err != nil {
 		return err
@@ -33,12 +33,22 @@ func (g *Gateway) prepared(w http.ResponseWriter, r *http.Request, build func(t 
 		return err
 	}
 	defer g.entry.leave(t.Name)
-	body, err := g.readBody(w, r)
+	body, release, err := g.readBody(w, r, t.Name)
 	if err != nil {
 		return err
 	}
-	return build(t, body)
+	defer release()
+	leave, err := g.heavy(r.Context(), t.Name, body)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return build(r.Context(), t, body)
 }
+
+// builder makes of a body what is to be run, and keeps nothing of the body. It may give
+// up when ctx, which is the client's connection, ends.
+type builder func(ctx context.Context, t *tenant.Tenant, body []byte) error
 
 // entry bounds the requests of each tenant that are being prepared. Those over
 // the bound wait, with nothing in memory but their connection.

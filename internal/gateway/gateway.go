@@ -11,6 +11,7 @@
 //	verdict.go   what is demanded of those events (pure)
 //	assemble.go  text from tokens: UTF-8, stop strings (pure)
 //	dispatch.go  the queue and who runs where
+//	body.go, prompt.go  what a request may cost before it is admitted
 //	chat.go, completion.go  the two forms of answers
 //
 // What a client can observe of others: nothing but its own tenant's queue and
@@ -58,10 +59,12 @@ type Stream interface {
 // concurrent use and keeps nothing of one call for another.
 type Text interface {
 	// Chat renders and tokenizes a conversation, ready for the assistant's turn.
-	// An error of kind fault.Invalid is the client's.
-	Chat(messages []openai.Message) ([]int32, error)
+	// An error of kind fault.Invalid is the client's. It gives up with a *TooLong when
+	// there are more than tokensMax tokens, and with an error when ctx ends.
+	Chat(ctx context.Context, messages []openai.Message, tokensMax int) ([]int32, error)
 	// Prompt tokenizes a text for continuation, with the model's BOS if it takes one.
-	Prompt(text string) ([]int32, error)
+	// It gives up as Chat does.
+	Prompt(ctx context.Context, text string, tokensMax int) ([]int32, error)
 	// Piece is what a token adds to a text; nil for control tokens. It is not changed.
 	Piece(token int32) []byte
 	// Vocabulary is the number of ids, which are 0 to Vocabulary()-1.
@@ -132,7 +135,10 @@ type Gateway struct {
 	working  work
 	inFlight atomic.Int64
 	quotas   *quotas
-	entry    *entry
+	entry    *entry  // requests that are being prepared
+	heavies  *entry  // of those, the ones with a heavy body
+	bodies   *budget // bodies that are being prepared
+	answers  *budget // answers that are gathered to be delivered whole
 	dispatch *dispatcher
 	health   *health
 	probeTag kv.TenantTag
@@ -159,6 +165,9 @@ func New(config Config, parts Parts) (*Gateway, error) {
 	g := &Gateway{config: config, parts: parts, boot: nonce(), started: parts.Now(), probeTag: kv.TenantTag(nonce())}
 	g.quotas = newQuotas(parts.Now)
 	g.entry = newEntry(config.TenantBodiesMax, config.QueueTimeout)
+	g.heavies = newEntry(1, config.QueueTimeout)
+	g.bodies = newBudget("request bodies", config.BodiesBytesMax, config.TenantBodiesBytesMax)
+	g.answers = newBudget("answers that don't stream", config.AnswersBytesMax, config.TenantAnswersBytesMax)
 	g.dispatch = newDispatcher(config, parts)
 	g.health = newHealth(parts.Now)
 	g.working.idle = make(chan struct{})

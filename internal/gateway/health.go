@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"log/slog"
+	"math"
 	"net/http"
 	"slices"
 	"sync"
@@ -99,7 +100,7 @@ const probeTokens = kv.PageTokens + 1
 
 // probe sends a probe through the pair that was idle longest, one at a time.
 func (g *Gateway) probe(ctx context.Context) {
-	prompt, err := g.parts.Text.Prompt(probePrompt)
+	prompt, err := g.parts.Text.Prompt(ctx, probePrompt, math.MaxInt)
 	if err != nil || len(prompt) == 0 {
 		g.parts.Log.Error("no probe can be made, the gateway will be ready through requests only", "error", err)
 		return

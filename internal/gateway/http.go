@@ -1,8 +1,6 @@
 package gateway
 
 import (
-	"errors"
-	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -106,28 +104,6 @@ func (g *Gateway) authenticate(r *http.Request) (*tenant.Tenant, error) {
 		return nil, fault.New(fault.Unauthenticated, "no key: send Authorization: Bearer KEY")
 	}
 	return g.parts.Tenants.Authenticate(strings.TrimSpace(key), g.parts.Now())
-}
-
-// readBody reads the whole body within its bounds of size and time. After an
-// error the deadline stands, because net/http reads on before it answers.
-func (g *Gateway) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	if r.ContentLength > g.config.BodyBytesMax {
-		return nil, fault.New(fault.TooLarge, "the body has %d bytes, the limit is %d", r.ContentLength, g.config.BodyBytesMax)
-	}
-	control := http.NewResponseController(w)
-	// A writer without deadlines (a recorder) has nothing that could block.
-	_ = control.SetReadDeadline(time.Now().Add(g.config.BodyTimeout))
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, g.config.BodyBytesMax))
-	var over *http.MaxBytesError
-	switch {
-	case errors.As(err, &over):
-		return nil, fault.New(fault.TooLarge, "the body is over the limit of %d bytes", g.config.BodyBytesMax)
-	case err != nil:
-		return nil, fault.New(fault.Invalid, "the body did not come in whole within %s", g.config.BodyTimeout)
-	}
-	// From here on only the client's going away is read.
-	_ = control.SetReadDeadline(time.Time{})
-	return body, nil
 }
 
 // refuse answers with an error before anything else was sent, and counts it. Who

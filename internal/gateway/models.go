@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"net/http"
 	"strings"
 
@@ -38,19 +39,22 @@ func (g *Gateway) serveModel(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, g.model())
 }
 
+// tokenizeMax bounds what is tokenized while no worker says what the limit is.
+const tokenizeMax = 1 << 16
+
 // serveTokenize answers POST /tokenize: the ids that a prompt or a conversation
 // has. It needs a tenant's key, because it costs work.
 func (g *Gateway) serveTokenize(w http.ResponseWriter, r *http.Request) {
 	var answer openai.Tokenized
-	if g.prepare(w, r, func(_ *tenant.Tenant, body []byte) (err error) {
-		answer, err = g.tokenize(body)
+	if g.prepare(w, r, func(ctx context.Context, _ *tenant.Tenant, body []byte) (err error) {
+		answer, err = g.tokenize(ctx, body)
 		return err
 	}) {
 		writeJSON(w, http.StatusOK, answer)
 	}
 }
 
-func (g *Gateway) tokenize(body []byte) (answer openai.Tokenized, err error) {
+func (g *Gateway) tokenize(ctx context.Context, body []byte) (answer openai.Tokenized, err error) {
 	request, err := openai.ParseTokenize(body)
 	if err != nil {
 		return answer, err
@@ -60,12 +64,16 @@ func (g *Gateway) tokenize(body []byte) (answer openai.Tokenized, err error) {
 			return answer, err
 		}
 	}
+	count, unknown := g.counter()
+	if unknown != nil {
+		count.limit = tokenizeMax
+	}
 	ids := []int32{}
 	switch {
 	case request.Messages != nil:
-		ids, err = g.parts.Text.Chat(request.Messages)
+		ids, err = count.chat(ctx, request.Messages)
 	case request.Prompt != "":
-		ids, err = g.parts.Text.Prompt(request.Prompt)
+		ids, err = count.prompt(ctx, request.Prompt)
 	}
 	if err != nil {
 		return answer, err

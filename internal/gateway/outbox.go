@@ -10,8 +10,21 @@ type delta struct {
 	tokens int    // of the whole choice, in its last one
 }
 
-// deltaBytes is what a delta costs in the outbox beside its text.
-const deltaBytes = 128
+// What a delta costs in the outbox beside its text, and each token's logprobs in it,
+// beside their alternatives.
+const (
+	deltaBytes       = 128
+	logprobBytes     = 96
+	alternativeBytes = 8
+)
+
+func (d *delta) bytes() int {
+	n := deltaBytes + len(d.piece.text)
+	for _, t := range d.piece.tokens {
+		n += logprobBytes + len(t.logprob.Top)*alternativeBytes
+	}
+	return n
+}
 
 // outbox holds what choices have made until the call's own goroutine takes it.
 // Choices never wait for a client: an outbox that is full ends the call.
@@ -32,7 +45,7 @@ func newOutbox(bytesMax int) *outbox {
 func (o *outbox) put(d delta) bool {
 	o.mu.Lock()
 	o.items = append(o.items, d)
-	o.bytes += deltaBytes + len(d.piece.text)
+	o.bytes += d.bytes()
 	fits := o.bytes <= o.bytesMax
 	o.mu.Unlock()
 	select {

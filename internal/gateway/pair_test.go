@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"io"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -23,22 +24,36 @@ const (
 	vocabulary = 258
 )
 
-func (echoText) Chat(messages []openai.Message) (ids []int32, err error) {
+func (echoText) Chat(ctx context.Context, messages []openai.Message, tokensMax int) (ids []int32, err error) {
 	for _, m := range messages {
 		if m.Role == "tool" {
 			return nil, fault.New(fault.Invalid, "the template has no place for a tool")
 		}
-		text, _ := echoText{}.Prompt(m.Content)
+		text, _ := echoText{}.Prompt(ctx, m.Content, math.MaxInt)
 		ids = append(append(ids, idMessage), text...)
 	}
-	return ids, nil
+	return ids, tooLong(ids, tokensMax)
 }
 
-func (echoText) Prompt(text string) (ids []int32, err error) {
+func tooLong(ids []int32, tokensMax int) error {
+	if len(ids) > tokensMax {
+		return &TooLong{tokensMax}
+	}
+	return nil
+}
+
+// holdText is a prompt that takes as long as ctx lasts.
+const holdText = "hold"
+
+func (echoText) Prompt(ctx context.Context, text string, tokensMax int) (ids []int32, err error) {
+	if text == holdText {
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}
 	for _, b := range []byte(text) {
 		ids = append(ids, int32(b))
 	}
-	return ids, nil
+	return ids, tooLong(ids, tokensMax)
 }
 
 func (echoText) Piece(token int32) []byte {

@@ -1,12 +1,14 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/bulkhead-kv/bulkhead/internal/chat"
 	"github.com/bulkhead-kv/bulkhead/internal/fault"
+	"github.com/bulkhead-kv/bulkhead/internal/gateway"
 	"github.com/bulkhead-kv/bulkhead/internal/gguf"
 	"github.com/bulkhead-kv/bulkhead/internal/openai"
 	"github.com/bulkhead-kv/bulkhead/internal/tokenizer"
@@ -36,7 +38,7 @@ func newText(f *gguf.File) (*text, error) {
 }
 
 // Chat renders and tokenizes a conversation for the assistant's turn.
-func (t *text) Chat(messages []openai.Message) ([]int32, error) {
+func (t *text) Chat(ctx context.Context, messages []openai.Message, tokensMax int) ([]int32, error) {
 	turns := make([]chat.Message, len(messages))
 	for i, m := range messages {
 		turns[i] = chat.Message{Role: m.Role, Content: m.Content, Name: m.Name, ToolCallID: m.ToolCallID}
@@ -44,11 +46,14 @@ func (t *text) Chat(messages []openai.Message) ([]int32, error) {
 			turns[i].ToolCalls = append(turns[i].ToolCalls, chat.ToolCall{ID: c.ID, Name: c.Name, Arguments: c.Arguments})
 		}
 	}
-	prompt, err := t.template.Render(turns, chat.Options{AddGenerationPrompt: true, BOS: t.Spelling(t.BOS()), EOS: t.Spelling(t.EOS()), Now: time.Now()})
+	prompt, err := t.template.Render(turns, chat.Options{AddGenerationPrompt: true, BOS: t.Spelling(t.BOS()), EOS: t.Spelling(t.EOS()), Now: time.Now(), Done: ctx.Done()})
+	if errors.Is(err, chat.ErrStopped) {
+		return nil, context.Cause(ctx)
+	}
 	if err != nil {
 		return nil, templateFault(err)
 	}
-	return t.EncodePrompt(prompt.Segments), nil
+	return t.encode(ctx, prompt.Segments, tokensMax)
 }
 
 // templateFault keeps a template's refusal of the messages apart from its failure.
@@ -62,8 +67,17 @@ func templateFault(err error) error {
 }
 
 // Prompt tokenizes a text that the model shall continue.
-func (t *text) Prompt(s string) ([]int32, error) {
-	return t.EncodePrompt([]tokenizer.Segment{{Text: s}}), nil
+func (t *text) Prompt(ctx context.Context, s string, tokensMax int) ([]int32, error) {
+	return t.encode(ctx, []tokenizer.Segment{{Text: s}}, tokensMax)
+}
+
+func (t *text) encode(ctx context.Context, segments []tokenizer.Segment, tokensMax int) ([]int32, error) {
+	ids, err := t.EncodePromptWithin(ctx, segments, tokensMax)
+	var long *tokenizer.TooLongError
+	if errors.As(err, &long) {
+		return nil, &gateway.TooLong{Over: long.Over}
+	}
+	return ids, err
 }
 
 // Vocabulary is the number of token ids.
