@@ -166,6 +166,8 @@ func newWorker(role cluster.Role) *cobra.Command {
 	return cmd
 }
 
+const adminUsage = "address of metrics and readiness details, plain HTTP without a key (default: with the API if that is on loopback, else nowhere)"
+
 func newGateway() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "gateway --cluster FILE --tenants FILE",
@@ -178,6 +180,7 @@ func newGateway() *cobra.Command {
 	cmd.Flags().String("tenants", "", "tenants file (default: tenants.json in the data folder)")
 	timeout := cmd.Flags().Duration("timeout", 10*time.Minute, "longest time from admission to the end of an answer")
 	queue := cmd.Flags().Duration("queue-timeout", 30*time.Second, "longest wait for room at the workers")
+	admin := cmd.Flags().String("admin", "", adminUsage)
 	reserve := cmd.Flags().Int("reserve", 1024, "tokens of output granted to a request that names no maximum")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		file, err := f.file()
@@ -203,7 +206,7 @@ func newGateway() *cobra.Command {
 		ctx, drain, stop := drainable(cmd.Context(), parent.Supervised())
 		defer stop()
 		return node.RunGateway(ctx, node.GatewayOptions{File: file, Home: home, Ledger: f.ledgerDir(home, file.Gateway.Name), Tenants: tenants,
-			Reserve: *reserve, Timeout: *timeout, QueueTimeout: *queue, Ready: parent.Ready, Alive: alive(parent), Drain: drain, DrainMax: *f.drain, Log: log})
+			Reserve: *reserve, Timeout: *timeout, QueueTimeout: *queue, Admin: *admin, Ready: parent.Ready, Alive: alive(parent), Drain: drain, DrainMax: *f.drain, Log: log})
 	}
 	return cmd
 }

@@ -47,6 +47,7 @@ func newServe() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&o.Listen, "listen", "127.0.0.1:8080", "address of the API; anything but loopback needs --tls-cert and --tls-key")
 	flags.BoolVar(&o.PlainHTTP, "insecure-http", false, "serve plain HTTP at an address that is not loopback: others can read keys and texts")
+	flags.StringVar(&o.Admin, "admin", "", adminUsage)
 	context := flags.String("context", "auto", `served context in tokens, or "auto": as much as model and pools allow`)
 	flags.IntVar(&o.Prefills, "prefills", 1, "prefill workers")
 	flags.IntVar(&o.Decodes, "decodes", 1, "decode workers")

@@ -13,6 +13,10 @@ type Config struct {
 	// in /v1/models.
 	Model string
 	Owner string
+	// OpenMetrics serves /metrics and the reasons of /readyz to whoever reaches the API,
+	// beside AdminHandler. They say nothing of one request or tenant, but one who watches
+	// while others ask learns when, how much and how long.
+	OpenMetrics bool
 	// ContextTokens is the served context; 0: as much as the workers hold.
 	ContextTokens int
 	// ReserveTokens is the output granted when a client names no maximum.

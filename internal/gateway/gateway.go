@@ -228,7 +228,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	}
 }
 
-// Handler serves all routes.
+// Handler serves the API.
 func (g *Gateway) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/v1/chat/completions", g.route("chat", http.MethodPost, g.worked(g.serveChat)))
@@ -237,10 +237,27 @@ func (g *Gateway) Handler() http.Handler {
 	mux.Handle("/v1/models/", g.route("models", http.MethodGet, g.serveModel))
 	mux.Handle("/tokenize", g.route("tokenize", http.MethodPost, g.worked(g.serveTokenize)))
 	mux.Handle("/healthz", g.route("healthz", http.MethodGet, g.serveHealthz))
-	mux.Handle("/readyz", g.route("readyz", http.MethodGet, g.serveReadyz))
-	mux.Handle("/metrics", g.route("metrics", http.MethodGet, g.serveMetrics))
-	mux.Handle("/", g.route("other", "", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, http.StatusNotFound, (&openai.Error{Message: "no such route", Type: openai.TypeInvalidRequest, Code: "not_found"}).Body())
-	}))
+	if g.config.OpenMetrics {
+		mux.Handle("/readyz", g.route("readyz", http.MethodGet, g.serveReadyzDetails))
+		mux.Handle("/metrics", g.route("metrics", http.MethodGet, g.serveMetrics))
+	} else {
+		mux.Handle("/readyz", g.route("readyz", http.MethodGet, g.serveReadyz))
+	}
+	mux.Handle("/", g.route("other", "", serveNotFound))
 	return mux
+}
+
+// AdminHandler serves the routes that are the operator's: /metrics, /readyz with its
+// reasons, /healthz.
+func (g *Gateway) AdminHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/healthz", g.route("healthz", http.MethodGet, g.serveHealthz))
+	mux.Handle("/readyz", g.route("readyz", http.MethodGet, g.serveReadyzDetails))
+	mux.Handle("/metrics", g.route("metrics", http.MethodGet, g.serveMetrics))
+	mux.Handle("/", g.route("other", "", serveNotFound))
+	return mux
+}
+
+func serveNotFound(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusNotFound, (&openai.Error{Message: "no such route", Type: openai.TypeInvalidRequest, Code: "not_found"}).Body())
 }

@@ -90,7 +90,7 @@ func newBench(t *testing.T, s setup) *bench {
 		s.workers = b.cluster
 	}
 	config := Default()
-	config.Model, config.ReserveTokens = "echo", 100
+	config.Model, config.ReserveTokens, config.OpenMetrics = "echo", 100, true
 	config.BusyBackoff, config.OutageTimeout, config.LostFor = time.Millisecond, time.Second, time.Millisecond
 	if s.config != nil {
 		s.config(&config)

@@ -190,11 +190,21 @@ func (g *Gateway) Ready() (ok bool, why string) {
 	return true, ""
 }
 
-// serveReadyz answers GET /readyz: 200 when requests will be served.
-func (g *Gateway) serveReadyz(w http.ResponseWriter, _ *http.Request) {
+// serveReadyzDetails answers GET /readyz where the operator asks: 200 when requests
+// will be served, else why not.
+func (g *Gateway) serveReadyzDetails(w http.ResponseWriter, _ *http.Request) {
 	ok, why := g.Ready()
 	if !ok {
 		writeJSON(w, http.StatusServiceUnavailable, map[string]string{"status": "not ready", "reason": why})
+		return
+	}
+	writeJSON(w, http.StatusOK, map[string]string{"status": "ready"})
+}
+
+// serveReadyz is serveReadyzDetails without the reason, which names nodes.
+func (g *Gateway) serveReadyz(w http.ResponseWriter, _ *http.Request) {
+	if ok, _ := g.Ready(); !ok {
+		writeJSON(w, http.StatusServiceUnavailable, map[string]string{"status": "not ready"})
 		return
 	}
 	writeJSON(w, http.StatusOK, map[string]string{"status": "ready"})

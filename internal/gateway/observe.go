@@ -8,8 +8,9 @@ import (
 	"github.com/bulkhead-kv/bulkhead/internal/router"
 )
 
-// serveMetrics answers GET /metrics. It takes no key: nothing in it names a
-// tenant or holds anything that a client sent.
+// serveMetrics answers GET /metrics. It takes no key: it is the operator's, where only
+// the operator reaches it, and nothing in it names a tenant or holds anything that a
+// client sent.
 func (g *Gateway) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	g.parts.Metrics.Handler(g.refreshGauges).ServeHTTP(w, r)
 }

@@ -14,7 +14,7 @@ import (
 // given. Then it takes no new request, lets the running ones end for DrainTimeout
 // at most, ends those that are left with an error, and returns nil. It runs Run.
 func (g *Gateway) Serve(ctx context.Context, listener net.Listener, secure *tls.Config) error {
-	server := g.server()
+	server := g.server(g.Handler())
 	if secure != nil {
 		server.TLSConfig = secure.Clone()
 	}
@@ -47,9 +47,21 @@ func (g *Gateway) Serve(ctx context.Context, listener net.Listener, secure *tls.
 	return err
 }
 
-func (g *Gateway) server() *http.Server {
+// ServeAdmin answers AdminHandler's routes on the listener until ctx ends, and returns
+// nil then.
+func (g *Gateway) ServeAdmin(ctx context.Context, listener net.Listener) error {
+	server := g.server(g.AdminHandler())
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // nothing there is worth waiting for
+	defer stop()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+func (g *Gateway) server(handler http.Handler) *http.Server {
 	return &http.Server{
-		Handler:           g.Handler(),
+		Handler:           handler,
 		ReadHeaderTimeout: g.config.HeaderTimeout,
 		IdleTimeout:       g.config.IdleTimeout,
 		MaxHeaderBytes:    g.config.HeaderBytesMax,

@@ -31,10 +31,13 @@ type GatewayOptions struct {
 	Ready   func(address string) error // called once, when the gateway listens and a pair of workers can serve
 	// QueueTimeout bounds the wait for room at the workers; 0: the default.
 	QueueTimeout time.Duration
-	Alive        func()          // called about once a second
-	Drain        <-chan struct{} // closed when the gateway shall end
-	DrainMax     time.Duration
-	Log          *slog.Logger
+	// Admin is where the operator reads metrics and why the gateway isn't ready, plain
+	// HTTP without a key. Empty: with the API, where that is on loopback, else nowhere.
+	Admin    string
+	Alive    func()          // called about once a second
+	Drain    <-chan struct{} // closed when the gateway shall end
+	DrainMax time.Duration
+	Log      *slog.Logger
 }
 
 // tenantsInterval is how often the tenants file is looked at.
@@ -98,6 +101,7 @@ func gatewayConfig(o GatewayOptions, model string) gateway.Config {
 	if o.QueueTimeout > 0 {
 		c.QueueTimeout = o.QueueTimeout
 	}
+	c.OpenMetrics = o.Admin == "" && cluster.Loopback(o.File.Gateway.Listen)
 	if o.DrainMax > 0 {
 		c.DrainTimeout = o.DrainMax
 	}
@@ -115,6 +119,13 @@ func serveGateway(ctx context.Context, o GatewayOptions, g *gateway.Gateway, ten
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
+	// The operator's routes outlast the drain, which is what there is to see then.
+	adminContext, stopAdmin := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopAdmin()
+	administered, err := serveAdmin(adminContext, o, g)
+	if err != nil {
+		return errors.Join(err, ln.Close())
+	}
 	followed, served := make(chan error, 1), make(chan error, 1)
 	go func() { followed <- tenants.Run(ctx, tenantsInterval) }()
 	go func() { served <- g.Serve(ctx, ln, public) }()
@@ -126,7 +137,25 @@ func serveGateway(ctx context.Context, o GatewayOptions, g *gateway.Gateway, ten
 	case err = <-served:
 		stop()
 	}
-	return errors.Join(err, <-followed)
+	stopAdmin()
+	return errors.Join(err, <-followed, <-administered)
+}
+
+// serveAdmin begins to serve the operator's routes, if they have an address of their
+// own; the channel gives the error with which that ended.
+func serveAdmin(ctx context.Context, o GatewayOptions, g *gateway.Gateway) (<-chan error, error) {
+	ended := make(chan error, 1)
+	if o.Admin == "" {
+		ended <- nil
+		return ended, nil
+	}
+	ln, err := net.Listen("tcp", o.Admin)
+	if err != nil {
+		return nil, fmt.Errorf("gateway: metrics: %w", err)
+	}
+	o.Log.Info("gateway serves metrics", "address", bound(o.Admin, ln))
+	go func() { ended <- g.ServeAdmin(ctx, ln) }()
+	return ended, nil
 }
 
 // announce says that the gateway is ready as soon as a pair of workers is, and

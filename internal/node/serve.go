@@ -27,6 +27,7 @@ type ServeOptions struct {
 	Model     string // name in the store, path, or the built-in one
 	Home      string
 	Listen    string // host:port of the API
+	Admin     string // host:port of metrics and readiness; empty: see GatewayOptions
 	Context   int    // served context in tokens; 0: as much as model and pools allow
 	Prefills  int    // prefill workers
 	Decodes   int    // decode workers
@@ -181,15 +182,21 @@ func (s *serving) announceWhenReady(ctx context.Context, sup *supervisor.Supervi
 	return s.announce(states[len(states)-1].Ready)
 }
 
-// fixListen finds out before anything is started that the address is taken, and
+// fixListen finds out before anything is started that an address is taken, and
 // turns port 0 into a port, which restarts of the gateway keep.
-func (s *serving) fixListen() error {
-	ln, err := net.Listen("tcp", s.Listen)
-	if err != nil {
-		return fmt.Errorf("%w: choose another address with --listen", err)
+func (s *serving) fixListen() (err error) {
+	if s.Listen, err = fixed(s.Listen, "--listen"); err == nil && s.Admin != "" {
+		s.Admin, err = fixed(s.Admin, "--admin")
 	}
-	s.Listen = bound(s.Listen, ln)
-	return ln.Close()
+	return err
+}
+
+func fixed(address, flag string) (string, error) {
+	ln, err := net.Listen("tcp", address)
+	if err != nil {
+		return "", fmt.Errorf("%w: choose another address with %s", err, flag)
+	}
+	return bound(address, ln), ln.Close()
 }
 
 // bound is the address that a listener was given, with the port that it has: who
@@ -286,7 +293,7 @@ func (s *serving) children(f *cluster.File) []supervisor.Child {
 		}
 		all = append(all, c)
 	}
-	gatewayArgs := []string{"--tenants", s.Tenants, "--timeout", s.Timeout.String(), "--queue-timeout", s.QueueTimeout.String()}
+	gatewayArgs := []string{"--tenants", s.Tenants, "--timeout", s.Timeout.String(), "--queue-timeout", s.QueueTimeout.String(), "--admin", s.Admin}
 	return append(all, supervisor.Child{Name: f.Gateway.Name, Args: own("gateway", f.Gateway.Name, gatewayArgs...), Silence: childSilence})
 }
 
@@ -309,6 +316,9 @@ func (s *serving) announce(address string) error {
 	}
 	r := ready{URL: scheme + "://" + address, Keys: s.keys, Model: s.model}
 	fmt.Fprintf(s.Out, "serving %s at %s\n", r.Model, r.URL)
+	if s.Admin != "" {
+		fmt.Fprintf(s.Out, "metrics at http://%s/metrics\n", s.Admin)
+	}
 	if s.keys == nil {
 		fmt.Fprintf(s.Out, "tenants are those of %s; with a key in BULKHEAD_API_KEY:\n", s.Tenants)
 	}

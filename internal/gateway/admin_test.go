@@ -1,0 +1,54 @@
+package gateway
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/bulkhead-kv/bulkhead/internal/cluster"
+)
+
+// What an operator reads has a listener of its own. On the API's it is served only
+// where the configuration says so, because tenants could watch each other through it.
+func TestAdminRoutesAreTheOperators(t *testing.T) {
+	b := newBench(t, setup{config: func(c *Config) { c.OpenMetrics = false }})
+	b.cluster.change(func(m []cluster.Member) { m[0].Up = false })
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- b.gateway.ServeAdmin(ctx, listener) }()
+	admin := "http://" + listener.Addr().String()
+	b.until(func() bool { ok, _ := b.gateway.Ready(); return !ok })
+	for _, c := range []struct {
+		url    string
+		status int
+		says   string
+		lacks  string
+	}{
+		{b.url + "/metrics", http.StatusNotFound, "not_found", "bulkhead_"},
+		{b.url + "/readyz", http.StatusServiceUnavailable, "not ready", "p: not connected"},
+		{b.url + "/healthz", http.StatusOK, "ok", " "},
+		{admin + "/metrics", http.StatusOK, "bulkhead_context_limit_tokens", b.keys["ada"]},
+		{admin + "/readyz", http.StatusServiceUnavailable, "p: not connected", b.keys["ada"]},
+		{admin + "/healthz", http.StatusOK, "ok", " "},
+		{admin + "/v1/models", http.StatusNotFound, "not_found", "echo"},
+	} {
+		resp, err := b.client.Get(c.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status, text := b.read(resp); status != c.status || !strings.Contains(text, c.says) || strings.Contains(text, c.lacks) {
+			t.Errorf("%s: status %d, body %.200s; want %d with %q and without %q", c.url, status, text, c.status, c.says, c.lacks)
+		}
+	}
+	stop()
+	if err := <-served; err != nil {
+		t.Errorf("at its end it returns %v", err)
+	}
+	b.client.CloseIdleConnections()
+}
