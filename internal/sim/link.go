@@ -386,7 +386,11 @@ func (e *end) report(p *parcel, r transport.Refusal) {
 func (e *end) kick() {
 	if p := e.placing; p != nil && !e.kicked {
 		e.kicked = true
-		e.world.clock.after(e.world.net.between(0, e.world.swarm.placeMax), func() { e.finish(p) })
+		delay := e.world.net.between(0, e.world.swarm.placeMax)
+		if e.world.swarm.slowPlaceEvery > 0 && e.world.net.chance(3) {
+			delay = e.world.net.between(0, slowPlaceMax)
+		}
+		e.world.clock.after(delay, func() { e.finish(p) })
 	}
 }
 

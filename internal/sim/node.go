@@ -67,7 +67,7 @@ func (n *node) conforms() {
 	}
 	switch e := conform.Entries(n.name, n.epoch, n.book.entries); {
 	case e.Finding != nil:
-		n.world.fail("the ledger of %v", e.Finding)
+		n.world.fail("the ledger of %s: %v", n.name, e.Finding)
 	case e.Verdict != conform.Conforms:
 		n.world.fail("the ledger of %s: %s, %s", n.name, e.Verdict, e.Why)
 	}

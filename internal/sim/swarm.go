@@ -14,8 +14,8 @@ const (
 	keepAlive    = 3 * time.Second // after which a worker notices that its gateway is gone
 	restartMax   = 2 * time.Second
 	drainMax     = 5 * time.Second
-	slowPlaceMax = 4 * time.Second
-	reorderMax   = 8 // parcels that may overtake each other
+	slowPlaceMax = 9 * time.Second // longer than a fence may take before its link is torn down
+	reorderMax   = 8               // parcels that may overtake each other
 )
 
 // fault kinds, each with the mean time between two of them; zero is never.

@@ -27,6 +27,8 @@ type Driver struct {
 	part   part
 	source *transfer.Source // of prefill, else nil
 	target *transfer.Target // of decode, else nil
+
+	poisoned []kv.Generation // by slot: of the page that was poisoned last, plus one
 }
 
 // Driver gives the means to drive this worker in place of Run.
@@ -103,8 +105,13 @@ func (d *Driver) Machines() (*pool.Pool, *transfer.Source, *transfer.Target) {
 // reads one without writing it first computes nonsense.
 func (d *Driver) Audit() error {
 	p := d.base.pool
+	if d.poisoned == nil {
+		d.poisoned = make([]kv.Generation, p.Len())
+	}
 	for slot := range kv.Slot(p.Len()) {
-		if p.Page(slot).State == pool.Free {
+		page := p.Page(slot)
+		if mark := page.Ref.Generation + 1; page.State == pool.Free && d.poisoned[slot] != mark {
+			d.poisoned[slot] = mark
 			d.base.slab.Poison(slot)
 		}
 	}
