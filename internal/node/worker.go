@@ -143,7 +143,7 @@ func startRole(spec cluster.Worker, o WorkerOptions, s cluster.Security, c worke
 		}
 		closer, err := listenTransfer(spec, s, p.Transport())
 		if err != nil {
-			return nil, nil, fmt.Errorf("worker %s: transfers at %s: %w", spec.Name, spec.Transfer, err)
+			return nil, nil, fmt.Errorf("worker %s: transfers: %w", spec.Name, err)
 		}
 		return p, closer, nil
 	}
@@ -222,7 +222,7 @@ func serveWorker(ctx context.Context, o WorkerOptions, spec cluster.Worker, s cl
 	}
 	ln, err := net.Listen(network, address)
 	if err != nil {
-		return errors.Join(fmt.Errorf("worker %s: control at %s: %w", spec.Name, spec.Control, err), closeTransfer())
+		return errors.Join(fmt.Errorf("worker %s: control: %w", spec.Name, err), closeTransfer())
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
