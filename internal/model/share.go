@@ -31,7 +31,7 @@ const seals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_
 // arithmeticVersion changes whenever the same weights and tokens would give
 // other KV bytes than before: another quantization of activations or another
 // order of accumulation.
-const arithmeticVersion = 1
+const arithmeticVersion = 2
 
 type shareHeader struct {
 	slabBytes, fileBytes uint64

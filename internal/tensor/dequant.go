@@ -44,7 +44,7 @@ func dequantizeLane(l layout, lane int, quants, scales, supers []byte, dst *[blo
 		for k := range dst {
 			dst[k] = scaled(int(int8(quants[k/2*32+lane*2+k%2])), d, m)
 		}
-	case layoutU4, layoutU4Min, layoutU4K:
+	case layoutS4, layoutU4Min, layoutU4K:
 		dequantizeNibbles(l, lane, quants, scales, supers, dst)
 	case layoutS6K:
 		d := half(supers, lane)
@@ -59,26 +59,30 @@ func dequantizeLane(l layout, lane int, quants, scales, supers []byte, dst *[blo
 
 func dequantizeNibbles(l layout, lane int, quants, scales, supers []byte, dst *[blockCols]float32) {
 	var d, m float32
-	bias := 0
 	switch l {
-	case layoutU4:
-		d, bias = half(scales, lane), 8
+	case layoutS4:
+		d = half(scales, lane)
 	case layoutU4Min:
 		d, m = half(scales, lane), half(scales, 16+lane)
 	default:
 		d, m = half(supers, lane)*float32(scales[lane]), -half(supers, 16+lane)*float32(scales[16+lane])
 	}
 	for k := range dst {
-		dst[k] = scaled(int(nibble(quants, lane, k))-bias, d, m)
+		dst[k] = scaled(nibble(l, quants, lane, k), d, m)
 	}
 }
 
 // scaled returns q d + m rounded once.
 func scaled(q int, d, m float32) float32 { return fma32(float32(q), d, m) }
 
-// nibble returns the four bits of column k of a lane.
-func nibble(quants []byte, lane, k int) uint8 {
-	return quants[k%16/4*64+lane*4+k%4] >> (k / 16 * 4) & 15
+// nibble returns the four bits of column k of a lane, signed if the layout has them so.
+func nibble(l layout, quants []byte, lane, k int) int {
+	place := [4]int{0, 2, 1, 3}[k%4]
+	bits := quants[k%16/4*64+lane*4+place] >> (k / 16 * 4) << 4
+	if l == layoutS4 {
+		return int(int8(bits) >> 4)
+	}
+	return int(bits >> 4)
 }
 
 // six returns the signed six-bit value of column k of a lane.

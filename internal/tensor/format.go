@@ -41,7 +41,7 @@ func (f Format) spec() (s formatSpec, ok bool) {
 	case Q8_0:
 		return formatSpec{"Q8_0", 8, 32, 34, layoutI8}, true
 	case Q4_0:
-		return formatSpec{"Q4_0", 2, 32, 18, layoutU4}, true
+		return formatSpec{"Q4_0", 2, 32, 18, layoutS4}, true
 	case Q4_1:
 		return formatSpec{"Q4_1", 3, 32, 20, layoutU4Min}, true
 	case Q5_0:

@@ -24,7 +24,7 @@ var directKernels = [...][tileTokens]productKernel{
 	layoutBF16:  {mulBF16x1, mulBF16x2, mulBF16x3, mulBF16x4, mulBF16x5, mulBF16x6},
 	layoutI8:    {mulI8x1, mulI8x2, mulI8x3, mulI8x4, mulI8x5, mulI8x6},
 	layoutI8Min: {mulI8Minx1, mulI8Minx2, mulI8Minx3, mulI8Minx4, mulI8Minx5, mulI8Minx6},
-	layoutU4:    {mulU4x1, mulU4x2, mulU4x3, mulU4x4, mulU4x5, mulU4x6},
+	layoutS4:    {mulS4x1, mulS4x2, mulS4x3, mulS4x4, mulS4x5, mulS4x6},
 	layoutU4Min: {mulU4Minx1, mulU4Minx2, mulU4Minx3, mulU4Minx4, mulU4Minx5, mulU4Minx6},
 	layoutU4K:   {mulU4Kx1, mulU4Kx2, mulU4Kx3, mulU4Kx4, mulU4Kx5, mulU4Kx6},
 	layoutS6K:   {mulS6Kx1, mulS6Kx2, mulS6Kx3, mulS6Kx4, mulS6Kx5, mulS6Kx6},
@@ -35,14 +35,12 @@ var panelKernels = [...]productKernel{
 	panelFloat:    mulF32x6,
 	panelInt16:    mulPanelInt16x6,
 	panelInt16Min: mulPanelInt16Minx6,
-	panelU4:       mulPanelU4x6,
-	panelU4Min:    mulPanelU4Minx6,
 }
 
 // expandKernels turn a packed group into a panel; immutable. An F32 group is one already.
 var expandKernels = [...]func(q, s, sup *byte, words *uint32, d, m *float32, blocks int){
 	layoutF16: expandF16, layoutBF16: expandBF16, layoutI8: expandI8, layoutI8Min: expandI8Min,
-	layoutU4: expandU4, layoutU4Min: expandU4Min, layoutU4K: expandU4K, layoutS6K: expandS6K,
+	layoutS4: expandS4, layoutU4Min: expandU4Min, layoutU4K: expandU4K, layoutS6K: expandS6K,
 }
 
 // first is the address of a slice's memory.
@@ -63,11 +61,7 @@ func (m *Matrix) direct(g int, a *actTile, c []float32, ld int, t *Thread) {
 	}
 	q, s, sup := m.group(g)
 	_ = c[(a.width-1)*ld+groupRows-1]
-	sums := a.sums
-	if m.layout == layoutU4 {
-		sums = a.biased
-	}
-	directKernels[m.layout][a.width-1](first(q), first(s), first(sup), first(a.words), first(a.scales), first(sums), first(c), m.blocks, ld)
+	directKernels[m.layout][a.width-1](first(q), first(s), first(sup), first(a.words), first(a.scales), first(a.sums), first(c), m.blocks, ld)
 }
 
 // expand fills the panel from group g.
@@ -91,12 +85,8 @@ func (p *panel) mul(a *actTile, c []float32, ld int) {
 		return
 	}
 	_ = c[(a.width-1)*ld+groupRows-1]
-	sums := a.sums
-	if p.kind == panelU4 {
-		sums = a.biased
-	}
 	w, d, m := bytesOf(p.words), bytesOf(p.d), bytesOf(p.m)
-	panelKernels[p.kind](first(w), first(d), first(m), first(a.words), first(a.scales), first(sums), first(c), p.cols/blockCols, ld)
+	panelKernels[p.kind](first(w), first(d), first(m), first(a.words), first(a.scales), first(a.sums), first(c), p.cols/blockCols, ld)
 }
 
 func quant16(x []float32, q []int16, scales, sums []float32, step int) {
@@ -107,16 +97,6 @@ func quant16(x []float32, q []int16, scales, sums []float32, step int) {
 	blocks := len(q) / blockCols
 	_, _, _ = x[len(q)-1], scales[(blocks-1)*step], sums[(blocks-1)*step]
 	quant16AVX2(first(x), first(q), first(scales), first(sums), blocks, step)
-}
-
-func quant8(x []float32, q []int8, scales, sums, biased []float32, step int) {
-	if !accelerated {
-		quant8Go(x, q, scales, sums, biased, step)
-		return
-	}
-	blocks := len(q) / blockCols
-	_, _, _, _ = x[len(q)-1], scales[(blocks-1)*step], sums[(blocks-1)*step], biased[(blocks-1)*step]
-	quant8AVX2(first(x), first(q), first(scales), first(sums), first(biased), blocks, step)
 }
 
 func interleave(dst, src []uint32, width int) {

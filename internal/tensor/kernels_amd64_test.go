@@ -74,7 +74,7 @@ func TestAssemblyPanelsHaveThePortableBits(t *testing.T) {
 					if d := firstDifference(got.d, want.d); d >= 0 {
 						t.Fatalf("group %d: scale %d is %v, portable %v", g, d, got.d[d], want.d[d])
 					}
-					if d := firstDifference(got.m, want.m); d >= 0 && got.kind != panelU4 && got.kind != panelInt16 {
+					if d := firstDifference(got.m, want.m); d >= 0 && got.kind == panelInt16Min {
 						t.Fatalf("group %d: minimum %d is %v, portable %v", g, d, got.m[d], want.m[d])
 					}
 					c, cGo := make([]float32, 6*16), make([]float32, 6*16)
@@ -114,18 +114,12 @@ func TestAssemblyQuantizersHaveThePortableBits(t *testing.T) {
 	const blocks, step = 40, 3
 	x := awkward(13, blocks*32)
 	floats := func() []float32 { return make([]float32, blocks*step) }
-	d, s, m, dGo, sGo, mGo := floats(), floats(), floats(), floats(), floats(), floats()
+	d, s, dGo, sGo := floats(), floats(), floats(), floats()
 	q16, q16Go := make([]int16, len(x)), make([]int16, len(x))
 	quant16(x, q16, d, s, step)
 	quant16Go(x, q16Go, dGo, sGo, step)
 	if !bytes.Equal(bytesOf(q16), bytesOf(q16Go)) || firstDifference(d, dGo) >= 0 || firstDifference(s, sGo) >= 0 {
 		t.Errorf("int16 quantization differs from the portable one")
-	}
-	q8, q8Go := make([]int8, len(x)), make([]int8, len(x))
-	quant8(x, q8, d, s, m, step)
-	quant8Go(x, q8Go, dGo, sGo, mGo, step)
-	if !bytes.Equal(bytesOf(q8), bytesOf(q8Go)) || firstDifference(d, dGo) >= 0 || firstDifference(s, sGo) >= 0 || firstDifference(m, mGo) >= 0 {
-		t.Errorf("int8 quantization differs from the portable one")
 	}
 	words, got, want := make([]uint32, 6*40), make([]uint32, 6*40), make([]uint32, 6*40)
 	for i := range words {

@@ -21,10 +21,6 @@ func quant16(x []float32, q []int16, scales, sums []float32, step int) {
 	quant16Go(x, q, scales, sums, step)
 }
 
-func quant8(x []float32, q []int8, scales, sums, biased []float32, step int) {
-	quant8Go(x, q, scales, sums, biased, step)
-}
-
 func interleave(dst, src []uint32, width int) { interleaveGo(dst, src, width) }
 
 func addTo(dst, src []float32) { addToGo(dst, src) }

@@ -13,14 +13,16 @@ import "fmt"
 //
 //	F32 F16 BF16   [32 k][16 rows] elements
 //	I8 I8Min       [16 pairs][16 rows][2] int8, k = 2 pair + i
-//	U4 U4Min U4K   [4][16 rows][4] bytes; byte (j, row, i): low nibble k = 4j + i, high nibble k = 16 + 4j + i
+//	S4 U4Min U4K   [4][16 rows][4] bytes; byte (j, row, i): low nibble k = 4j + c, high nibble k = 16 + 4j + c, where c is
+//	               0, 2, 1, 3 for i = 0..3: each 16 bits hold a nibble of four pairs' first or second column, and so the
+//	               same bits of 32 hold a pair. S4 is in two's complement.
 //	S6K            [4 quads of pairs][3][32] bytes. Inside 32 bytes, byte 4 (row%8) + 2 i + row/8 belongs to (row, element i
 //	               of a pair). The upper six bits of vector v are pair v of the quad, v = 0..2, and its lower two are bits
 //	               2v and 2v+1 of the quad's last pair. Values are in two's complement.
 //
 // and its scales:
 //
-//	I8 U4     [16] f16 d                      value = d q (I8), d (q - 8) (U4)
+//	I8 S4     [16] f16 d                      value = d q
 //	U4Min     [2][16] f16 d, m                value = d q + m
 //	I8Min     [2][16] f32 d, m                value = d q + m
 //	U4K       [2][16] uint8 sc, mn            value = D sc q - M mn, supers [2][16] f16 D, M
@@ -33,7 +35,7 @@ const (
 	layoutBF16
 	layoutI8
 	layoutI8Min
-	layoutU4
+	layoutS4
 	layoutU4Min
 	layoutU4K
 	layoutS6K
@@ -62,12 +64,12 @@ func (l layout) spec() layoutSpec {
 		return layoutSpec{512, 32, 0, ClassInt16}
 	case layoutI8Min:
 		return layoutSpec{512, 128, 0, ClassInt16}
-	case layoutU4:
-		return layoutSpec{256, 32, 0, ClassInt8}
+	case layoutS4:
+		return layoutSpec{256, 32, 0, ClassInt16}
 	case layoutU4Min:
-		return layoutSpec{256, 64, 0, ClassInt8}
+		return layoutSpec{256, 64, 0, ClassInt16}
 	case layoutU4K:
-		return layoutSpec{256, 32, 64, ClassInt8}
+		return layoutSpec{256, 32, 64, ClassInt16}
 	case layoutS6K:
 		return layoutSpec{384, 32, 32, ClassInt16}
 	}

@@ -160,22 +160,16 @@ const (
 	panelFloat    panelKind = iota // f32 elements
 	panelInt16                     // pairs of int16
 	panelInt16Min                  // and a minimum
-	panelU4                        // quads of uint8, biased by 8
-	panelU4Min                     // quads of uint8, and a minimum
 )
 
 func (l layout) panel() panelKind {
 	switch l {
 	case layoutF32, layoutF16, layoutBF16:
 		return panelFloat
-	case layoutI8, layoutS6K:
+	case layoutI8, layoutS4, layoutS6K:
 		return panelInt16
-	case layoutI8Min:
+	case layoutI8Min, layoutU4Min, layoutU4K:
 		return panelInt16Min
-	case layoutU4:
-		return panelU4
-	case layoutU4Min, layoutU4K:
-		return panelU4Min
 	}
 	panic(fmt.Sprintf("tensor: layout %d has no panel", l))
 }

@@ -11,7 +11,6 @@ import (
 //	float      c = fma(w, x, c) for each column
 //	int16      c = fma(n, d*dx, c)
 //	...Min     c = fma(n, d*dx, c), then c = fma(sum x, m, c)
-//	u4         c = fma(fma(n, dx, -8 sum x), d, c)
 
 // expandGo fills the panel from group g.
 func (m *Matrix) expandGo(g int, p *panel) {
@@ -41,15 +40,16 @@ func expandBlockGo(l layout, q, s, sup []byte, words []uint32, d, m []float32) {
 		}
 	case layoutS6K:
 		expandSixGo(q, s, as[int16](bytesOf(words)))
-	case layoutU4, layoutU4Min, layoutU4K:
-		w := bytesOf(words)
-		for i, v := range q {
-			w[i], w[256+i] = v&15, v>>4
+	case layoutS4, layoutU4Min, layoutU4K:
+		w := as[int16](bytesOf(words))
+		for i := range w {
+			pair, row := i/32, i%32/2
+			w[i] = int16(nibble(l, q, row, 2*pair+i%2))
 		}
 	}
 	for r := range groupRows {
 		switch l {
-		case layoutI8, layoutU4:
+		case layoutI8, layoutS4:
 			d[r] = half(s, r)
 		case layoutI8Min:
 			d[r], m[r] = as[float32](s)[r], as[float32](s)[16+r]
@@ -89,9 +89,9 @@ func (p *panel) mulGo(a *actTile, c []float32, ld int) {
 				mulFloatsGo(w, x, i, a.width, row)
 				continue
 			}
-			n := dotsGo(p.kind, w, x, i, a.width)
+			n := dotsGo(w, x, i, a.width)
 			at := b*a.width + i
-			p.accumulateGo(b, &n, a.scales[at], a.sums[at], a.biased[at], row)
+			p.accumulateGo(b, &n, a.scales[at], a.sums[at], row)
 		}
 	}
 }
@@ -106,37 +106,22 @@ func mulFloatsGo(w, x []uint32, i, width int, c []float32) {
 }
 
 // dotsGo returns the integer products of a block for 16 rows and token i.
-func dotsGo(kind panelKind, w, x []uint32, i, width int) (n [groupRows]int32) {
-	if kind == panelInt16 || kind == panelInt16Min {
-		for k := 0; k*groupRows < len(w); k++ {
-			v := x[k*width+i]
-			lo, hi := int32(int16(v)), int32(v)>>16
-			for r, u := range w[k*groupRows:][:groupRows] {
-				n[r] += int32(int16(u))*lo + int32(u)>>16*hi
-			}
-		}
-		return n
-	}
+func dotsGo(w, x []uint32, i, width int) (n [groupRows]int32) {
 	for k := 0; k*groupRows < len(w); k++ {
 		v := x[k*width+i]
-		v0, v1, v2, v3 := int32(int8(v)), int32(int8(v>>8)), int32(int8(v>>16)), int32(v)>>24
+		lo, hi := int32(int16(v)), int32(v)>>16
 		for r, u := range w[k*groupRows:][:groupRows] {
-			n[r] += int32(u&255)*v0 + int32(u>>8&255)*v1 + int32(u>>16&255)*v2 + int32(u>>24)*v3
+			n[r] += int32(int16(u))*lo + int32(u)>>16*hi
 		}
 	}
 	return n
 }
 
-func (p *panel) accumulateGo(b int, n *[groupRows]int32, dx, sum, biased float32, c []float32) {
+func (p *panel) accumulateGo(b int, n *[groupRows]int32, dx, sum float32, c []float32) {
 	d, m := p.d[b*groupRows:][:groupRows], p.m[b*groupRows:][:groupRows]
 	for r := range c {
-		switch p.kind {
-		case panelU4:
-			c[r] = fma32(fma32(float32(n[r]), dx, biased), d[r], c[r])
-		case panelInt16:
-			c[r] = fma32(float32(n[r]), float32(d[r]*dx), c[r])
-		default:
-			c[r] = fma32(float32(n[r]), float32(d[r]*dx), c[r])
+		c[r] = fma32(float32(n[r]), float32(d[r]*dx), c[r])
+		if p.kind == panelInt16Min {
 			c[r] = fma32(sum, m[r], c[r])
 		}
 	}

@@ -66,7 +66,7 @@ func TestMulIsNearTheExactProduct(t *testing.T) {
 			m := packed(raw)
 			x := randomFloats(rng, tokens*raw.cols)
 			got := mulOn(1, m, x, tokens)
-			bound := map[Class]float64{ClassFloat: 2e-6, ClassInt16: 2e-4, ClassInt8: 9e-3}[m.Class()]
+			bound := map[Class]float64{ClassFloat: 2e-6, ClassInt16: 2e-4}[m.Class()]
 			if e := relativeRMS(got, exactProduct(raw, x, tokens)); e > bound || math.IsNaN(e) {
 				t.Errorf("the product's relative error is %.2g, want at most %.2g", e, bound)
 			} else {
@@ -191,7 +191,8 @@ func q8Activations(x []float32) []float32 {
 	return out
 }
 
-func TestInt8ActivationsAreNoWorseThanThePeers(t *testing.T) {
+// A model of four-bit weights leaves no room for a second error of the same size.
+func TestActivationsAreFinerThanThePeers(t *testing.T) {
 	const rows, tokens, cols = 48, 32, 768
 	for _, f := range []Format{Q4_0, Q4_1, Q4_K} {
 		t.Run(f.String(), func(t *testing.T) {
@@ -207,8 +208,8 @@ func TestInt8ActivationsAreNoWorseThanThePeers(t *testing.T) {
 				peer[i] = float32(v)
 			}
 			ours, theirs := relativeRMS(mulOn(1, packed(raw), x, tokens), want), relativeRMS(peer, want)
-			if ours > 1.02*theirs {
-				t.Errorf("relative error %.3g, the peer's rounding of activations alone gives %.3g", ours, theirs)
+			if ours > theirs/50 {
+				t.Errorf("relative error %.3g, the peer's rounding of activations to eight bits gives %.3g; want a fiftieth", ours, theirs)
 			}
 		})
 	}

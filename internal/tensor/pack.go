@@ -71,7 +71,7 @@ func (m *Matrix) clearLane(g, lane int) {
 	m.packRow(g, lane, make([]byte, spec.rowBytes(m.Cols)))
 }
 
-// rawBlock is 32 weights of a row, decoded as far as their integers: the value of q is d (q - bias) + m, where the K formats
+// rawBlock is 32 weights of a row, decoded as far as their integers: the value of q is d q + m, where the K formats
 // have d = D sc (sc2 from column 16 on, for Q6_K) and m = -M mn.
 type rawBlock struct {
 	q        [blockCols]uint8 // formats of five and more bits
@@ -92,7 +92,9 @@ func (r *rawBlock) decode(f Format, raw []byte, b int) {
 	case Q4_0:
 		s := raw[b*18:][:18]
 		r.d = binary.LittleEndian.Uint16(s)
-		copy(r.nibbles[:], s[2:])
+		for i, v := range s[2:] {
+			r.nibbles[i] = v ^ 0x88 // less eight, in two's complement
+		}
 	case Q4_1:
 		s := raw[b*20:][:20]
 		r.d, r.m = binary.LittleEndian.Uint16(s), binary.LittleEndian.Uint16(s[2:])
@@ -172,7 +174,7 @@ func (r *rawBlock) encode(l layout, lane int, quants, scales, supers []byte) {
 		d, m := r.scaleMin()
 		binary.LittleEndian.PutUint32(scales[lane*4:], math.Float32bits(d))
 		binary.LittleEndian.PutUint32(scales[64+lane*4:], math.Float32bits(m))
-	case layoutU4:
+	case layoutS4:
 		r.placeNibbles(quants, lane)
 		putHalf(scales, lane, r.d)
 	case layoutU4Min:
@@ -216,7 +218,8 @@ func (r *rawBlock) placePairs(quants []byte, lane int) {
 func (r *rawBlock) placeNibbles(quants []byte, lane int) {
 	dst := as[uint32](quants)[:4*groupRows]
 	for j := range 4 {
-		dst[j*groupRows+lane] = binary.LittleEndian.Uint32(r.nibbles[4*j:])
+		v := binary.LittleEndian.Uint32(r.nibbles[4*j:])
+		dst[j*groupRows+lane] = v&0xff0000ff | v&0xff00<<8 | v>>8&0xff00
 	}
 }
 

@@ -72,19 +72,19 @@ func mulI8Minx6(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *float32
 
 func expandI8Min(q *byte, s *byte, sup *byte, words *uint32, d *float32, m *float32, blocks int)
 
-func mulU4x1(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *float32, c *float32, blocks int, ld int)
+func mulS4x1(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *float32, c *float32, blocks int, ld int)
 
-func mulU4x2(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *float32, c *float32, blocks int, ld int)
+func mulS4x2(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *float32, c *float32, blocks int, ld int)
 
-func mulU4x3(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *float32, c *float32, blocks int, ld int)
+func mulS4x3(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *float32, c *float32, blocks int, ld int)
 
-func mulU4x4(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *float32, c *float32, blocks int, ld int)
+func mulS4x4(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *float32, c *float32, blocks int, ld int)
 
-func mulU4x5(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *float32, c *float32, blocks int, ld int)
+func mulS4x5(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *float32, c *float32, blocks int, ld int)
 
-func mulU4x6(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *float32, c *float32, blocks int, ld int)
+func mulS4x6(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *float32, c *float32, blocks int, ld int)
 
-func expandU4(q *byte, s *byte, sup *byte, words *uint32, d *float32, m *float32, blocks int)
+func expandS4(q *byte, s *byte, sup *byte, words *uint32, d *float32, m *float32, blocks int)
 
 func mulU4Minx1(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *float32, c *float32, blocks int, ld int)
 
@@ -132,13 +132,7 @@ func mulPanelInt16x6(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *fl
 
 func mulPanelInt16Minx6(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *float32, c *float32, blocks int, ld int)
 
-func mulPanelU4x6(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *float32, c *float32, blocks int, ld int)
-
-func mulPanelU4Minx6(q *byte, s *byte, sup *byte, x *uint32, dx *float32, sx *float32, c *float32, blocks int, ld int)
-
 func quant16AVX2(x *float32, q *int16, d *float32, s *float32, blocks int, step int)
-
-func quant8AVX2(x *float32, q *int8, d *float32, s *float32, biased *float32, blocks int, step int)
 
 func interleave6AVX2(dst *uint32, src *uint32, n int)
 

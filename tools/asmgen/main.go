@@ -22,7 +22,6 @@ func main() {
 		product(w, 6)
 	}
 	quant16()
-	quant8()
 	interleave6()
 	rmsNorm()
 	addTo()

@@ -67,7 +67,7 @@ func (g *gen) usesSuper() bool {
 	return g.superSize > 0 || g.panel && g.hasMin
 }
 
-func (g *gen) usesSums() bool { return g.hasMin || g.kind == kindU4 }
+func (g *gen) usesSums() bool { return g.hasMin }
 
 func (g *gen) registers() {
 	g.acc = make([]VecVirtual, 2*g.tokens)
@@ -243,32 +243,19 @@ func (g *gen) intLoop() {
 func (g *gen) step(word, t int) {
 	a0, a1, x, y := g.acc[2*t], g.acc[2*t+1], g.v.t0, g.v.t1
 	VPBROADCASTD(at(g.x, (word*g.tokens+t)*4), x)
-	mul := func(w, x, dst Op) { VPMADDWD(w, x, dst) }
-	add := func(a, b, dst Op) { VPADDD(a, b, dst) }
-	if g.kind == kindU4 {
-		// Weights are the unsigned operand; eight sums of two products of 4 x 8 bits stay within 16 bits.
-		mul = func(w, x, dst Op) { VPMADDUBSW(x, w, dst) }
-		add = func(a, b, dst Op) { VPADDW(a, b, dst) }
-	}
 	if word == 0 || word == 8 && g.total != nil {
-		mul(g.v.w0, x, a0)
-		mul(g.v.w1, x, a1)
+		VPMADDWD(g.v.w0, x, a0)
+		VPMADDWD(g.v.w1, x, a1)
 		return
 	}
-	mul(g.v.w0, x, y)
-	mul(g.v.w1, x, x)
-	add(y, a0, a0)
-	add(x, a1, a1)
+	VPMADDWD(g.v.w0, x, y)
+	VPMADDWD(g.v.w1, x, x)
+	VPADDD(y, a0, a0)
+	VPADDD(x, a1, a1)
 }
 
 // finishBlock scales the block's integers and adds them to the sums; the order is that of internal/tensor/mul_go.go.
 func (g *gen) finishBlock() {
-	if g.kind == kindU4 {
-		one := g.v.constant("one16")
-		for _, a := range g.acc {
-			VPMADDWD(one, a, a)
-		}
-	}
 	for _, a := range g.acc {
 		VCVTDQ2PS(a, a)
 	}
@@ -276,16 +263,8 @@ func (g *gen) finishBlock() {
 	x, y := g.v.t0, g.v.t1
 	for t := 0; t < g.tokens; t++ {
 		VBROADCASTSS(at(g.dx, 4*t), x)
-		if g.kind == kindU4 && !g.hasMin {
-			VBROADCASTSS(at(g.sx, 4*t), y)
-		}
 		for h, w := range []VecVirtual{g.v.w0, g.v.w1} {
 			i := 2*t + h
-			if g.kind == kindU4 && !g.hasMin {
-				VFMADD213PS(y, x, g.acc[i])
-				g.accumulate(i, w, !g.hasMin)
-				continue
-			}
 			VMULPS(w, x, y)
 			g.accumulate(i, y, !g.hasMin)
 		}

@@ -6,25 +6,21 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// quantizer is the part that both widths share.
+// quantizer writes the kernel that quantizes activations.
 type quantizer struct {
 	x, q, d, s, blocks, step Register
-	biased                   Register // nil if not wanted
 	v                        []VecVirtual
 	scale                    VecVirtual
 }
 
 // begin starts the loop over blocks of 32: it loads a block, computes d = max|x| / top, and leaves round(x / d) as int32 in v.
-// The scales d, sums s and -8 s of the blocks are step floats apart.
-func begin(signature, name string, top float32, biased bool) *quantizer {
+// The scales d and sums s of the blocks are step floats apart.
+func begin(signature, name string, top float32) *quantizer {
 	TEXT(name, noSplit, signature)
 	g := &quantizer{
 		x: Load(Param("x"), GP64()), q: Load(Param("q"), GP64()), d: Load(Param("d"), GP64()),
 		s: Load(Param("s"), GP64()), blocks: Load(Param("blocks"), GP64()), step: Load(Param("step"), GP64()),
 		v: []VecVirtual{YMM(), YMM(), YMM(), YMM()}, scale: YMM(),
-	}
-	if biased {
-		g.biased = Load(Param("biased"), GP64())
 	}
 	SHLQ(Imm(2), g.step)
 	big, t := YMM(), YMM()
@@ -59,11 +55,6 @@ func (g *quantizer) sum() {
 	VCVTDQ2PS(s, s)
 	VMULPS(g.scale, s, s)
 	VMOVSS(s.AsX(), at(g.s, 0))
-	if g.biased != nil {
-		VMULPS(float8("minus8", -8), s, s)
-		VMOVSS(s.AsX(), at(g.biased, 0))
-		ADDQ(g.step, g.biased)
-	}
 }
 
 func (g *quantizer) end(quantBytes uint64) {
@@ -78,25 +69,13 @@ func (g *quantizer) end(quantBytes uint64) {
 }
 
 func quant16() {
-	g := begin("func(x *float32, q *int16, d, s *float32, blocks, step int)", "quant16AVX2", 16383, false)
+	g := begin("func(x *float32, q *int16, d, s *float32, blocks, step int)", "quant16AVX2", 16383)
 	for i := 0; i < 2; i++ {
 		VPACKSSDW(g.v[2*i+1], g.v[2*i], g.v[2*i])
 		VPERMQ(Imm(0xd8), g.v[2*i], g.v[2*i])
 		VMOVDQU(g.v[2*i], at(g.q, 32*i))
 	}
 	g.end(64)
-}
-
-func quant8() {
-	g := begin("func(x *float32, q *int8, d, s, biased *float32, blocks, step int)", "quant8AVX2", 127, true)
-	order := YMM()
-	VPACKSSDW(g.v[1], g.v[0], g.v[0])
-	VPACKSSDW(g.v[3], g.v[2], g.v[2])
-	VPACKSSWB(g.v[2], g.v[0], g.v[0])
-	VMOVDQU(list8("packOrder", [8]uint32{0, 4, 1, 5, 2, 6, 3, 7}), order)
-	VPERMD(g.v[0], order, g.v[0])
-	VMOVDQU(g.v[0], at(g.q, 0))
-	g.end(32)
 }
 
 // interleave6 writes the words of six rows, n apart, as n groups of six; n is a multiple of 8.

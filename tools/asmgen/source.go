@@ -15,11 +15,10 @@ type kind int
 const (
 	kindFloat kind = iota // 1 column a word
 	kindInt16             // 2
-	kindU4                // 4
 )
 
 // words is the number of words in a block of 32 columns.
-func (k kind) words() int { return []int{32, 16, 8}[k] }
+func (k kind) words() int { return []int{32, 16}[k] }
 
 // pointers are the registers that walk through a group's parts.
 type pointers struct{ q, s, sup Register }
@@ -52,7 +51,7 @@ func (v *vregs) keep(names []string) {
 
 // masks are the constants of the sources below.
 var masks = map[string]uint32{
-	"low2": 0x03030303, "low4": 0x0f0f0f0f, "one16": 0x00010001,
+	"low2": 0x03030303, "low4": 0x000f000f,
 }
 
 // source describes where the weights of a group of 16 rows come from.
@@ -66,7 +65,7 @@ type source struct {
 	hasMin    bool
 	subtract  bool     // the minimum is subtracted
 	consts    []string // constants of load
-	keepsRaw  bool     // load wants raw registers, and pairs of words that share a byte together
+	keepsRaw  bool     // load wants raw registers, and the words that share bytes together
 
 	prologue func(p pointers, v vregs, tmp Mem) // before a block's words; tmp is 128 bytes of aligned memory
 	load     func(p pointers, v vregs, tmp Mem, word int)
@@ -105,13 +104,13 @@ func packedSources() []source {
 			name: "I8Min", kind: kindInt16, quantSize: 512, scaleSize: 128, load: loadBytes,
 			scale: floats(inScales, 0), hasMin: true, min: floats(inScales, 64),
 		},
-		{name: "U4", kind: kindU4, quantSize: 256, scaleSize: 32, load: loadNibbles, consts: []string{"low4"}, keepsRaw: true, scale: halves(inScales, 0)},
+		{name: "S4", kind: kindInt16, quantSize: 256, scaleSize: 32, load: loadSignedNibbles, keepsRaw: true, scale: halves(inScales, 0)},
 		{
-			name: "U4Min", kind: kindU4, quantSize: 256, scaleSize: 64, load: loadNibbles, consts: []string{"low4"}, keepsRaw: true,
+			name: "U4Min", kind: kindInt16, quantSize: 256, scaleSize: 64, load: loadNibbles, consts: []string{"low4"}, keepsRaw: true,
 			scale: halves(inScales, 0), hasMin: true, min: halves(inScales, 32),
 		},
 		{
-			name: "U4K", kind: kindU4, quantSize: 256, scaleSize: 32, superSize: 64, load: loadNibbles, consts: []string{"low4"}, keepsRaw: true,
+			name: "U4K", kind: kindInt16, quantSize: 256, scaleSize: 32, superSize: 64, load: loadNibbles, consts: []string{"low4"}, keepsRaw: true,
 			scale: subScales(0, 0), hasMin: true, subtract: true, min: subScales(16, 32),
 		},
 		{
@@ -127,11 +126,6 @@ func panelSources() []source {
 		{name: "PanelInt16", panel: true, kind: kindInt16, quantSize: 1024, scaleSize: 64, load: loadWords, scale: floats(inScales, 0)},
 		{
 			name: "PanelInt16Min", panel: true, kind: kindInt16, quantSize: 1024, scaleSize: 64, load: loadWords,
-			scale: floats(inScales, 0), hasMin: true, min: floats(inSupers, 0),
-		},
-		{name: "PanelU4", panel: true, kind: kindU4, quantSize: 512, scaleSize: 64, load: loadWords, scale: floats(inScales, 0)},
-		{
-			name: "PanelU4Min", panel: true, kind: kindU4, quantSize: 512, scaleSize: 64, load: loadWords,
 			scale: floats(inScales, 0), hasMin: true, min: floats(inSupers, 0),
 		},
 	}
@@ -163,26 +157,54 @@ func loadBytes(p pointers, v vregs, _ Mem, word int) {
 	VPMOVSXBW(at(p.q, word*32+16), v.w1)
 }
 
-// loadNibbles takes quads 0-3 from the low and 4-7 from the high halves of the bytes.
+// nibblePlace is where the nibbles of a word are: the first of its bytes, and the lowest of the four bits in each 16.
+func nibblePlace(word int) (disp, bit int) {
+	return word % 8 / 2 * 64, word/8*4 + word%2*8
+}
+
+// loadNibbles takes the four words that share 64 bytes from bits 0, 4, 8 and 12 of each 16.
 func loadNibbles(p pointers, v vregs, _ Mem, word int) {
+	_, bit := nibblePlace(word)
+	eachRaw(p, v, word, func(raw, w VecVirtual) {
+		if bit > 0 {
+			VPSRLW(Imm(uint64(bit)), raw, w)
+			raw = w
+		}
+		if bit < 12 {
+			VPAND(v.constant("low4"), raw, w)
+		}
+	})
+}
+
+// loadSignedNibbles is loadNibbles for four bits in two's complement.
+func loadSignedNibbles(p pointers, v vregs, _ Mem, word int) {
+	_, bit := nibblePlace(word)
+	eachRaw(p, v, word, func(raw, w VecVirtual) {
+		if bit < 12 {
+			VPSLLW(Imm(uint64(12-bit)), raw, w)
+			raw = w
+		}
+		VPSRAW(Imm(12), raw, w)
+	})
+}
+
+// eachRaw has the bytes of a word's first and last eight rows loaded, unless they still are, and then used.
+func eachRaw(p pointers, v vregs, word int, use func(raw, w VecVirtual)) {
+	disp, bit := nibblePlace(word)
 	for h, w := range []VecVirtual{v.w0, v.w1} {
 		raw := w
 		if v.raw != nil {
 			raw = v.raw[h]
 		}
-		if word < 4 || v.raw == nil {
-			VMOVDQU(at(p.q, word%4*64+h*32), raw)
+		if bit == 0 || v.raw == nil {
+			VMOVDQU(at(p.q, disp+h*32), raw)
 		}
-		if word >= 4 {
-			VPSRLW(Imm(4), raw, w)
-			raw = w
-		}
-		VPAND(v.constant("low4"), raw, w)
+		use(raw, w)
 	}
 }
 
-// nibbleOrder has the two quads of a byte next to each other.
-var nibbleOrder = []int{0, 4, 1, 5, 2, 6, 3, 7}
+// nibbleOrder has the four words of the same bytes next to each other.
+var nibbleOrder = []int{0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15}
 
 // subScales multiplies bytes of the block with halves of the super-block.
 func subScales(scaleDisp, superDisp int) func(p pointers, v vregs) {
