@@ -37,13 +37,16 @@ const (
 )
 
 // openLedger opens a ledger. That another process has it open is permanent: as long
-// as that one runs no new start of this one would succeed. A full disk is waited for:
+// as that one runs no new start of this one would succeed. So is a chain that was
+// tampered with: the next start must not seal it. A full disk is waited for:
 // the process takes no work meanwhile, and ending it would not make room.
 func openLedger(ctx context.Context, c ledger.Config) (*ledger.Ledger, error) {
 	for locked := time.Duration(0); ; {
 		l, err := ledger.Open(c)
 		wait := ledgerRetry
 		switch {
+		case errors.As(err, new(*ledger.BadEntry)):
+			return nil, permanent{err}
 		case errors.Is(err, unix.EWOULDBLOCK):
 			if locked += wait; locked > ledgerWait {
 				return nil, permanent{fmt.Errorf("%w: stop it, or give --ledger or --home", err)}
