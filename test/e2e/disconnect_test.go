@@ -6,7 +6,9 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -57,6 +59,67 @@ func TestDisconnectStorm(t *testing.T) {
 			t.Errorf("answer %s had pages %s, alone %s", id, got, root)
 		}
 	}
+}
+
+// One tenant cancels long prompts in the middle of their transfer over TCP, again and
+// again. The other one's requests share workers and link with them: they are answered,
+// rightly, and no attempt of anybody is lost with a link.
+func TestACancelStormOverTCPCostsOthersNothing(t *testing.T) {
+	random := seed(t)
+	requests := 120
+	if testing.Short() {
+		requests = 40
+	}
+	s := serve(t, "--transfer", "tcp", "--prefill-pool", "16384", "--decode-pool", "16384", "--context", "4096", "--log-level", "error")
+	ctx, calm := context.WithCancel(t.Context())
+	defer calm()
+	var stormers sync.WaitGroup
+	var cut atomic.Int64
+	for i := range 6 {
+		r := rand.New(rand.NewPCG(random.Uint64(), random.Uint64()))
+		stormers.Go(func() {
+			for ctx.Err() == nil {
+				prompt, want := planted(0, i, 3500)
+				after := time.Duration(5+r.IntN(120)) * time.Millisecond
+				hang, hangUp := context.WithTimeout(ctx, after)
+				if _, done, _ := s.stream(hang, s.key(0), prompt, len(want), always); !done {
+					cut.Add(1)
+				}
+				hangUp()
+			}
+		})
+	}
+	var asked sync.WaitGroup
+	work := make(chan int)
+	for range 4 {
+		asked.Go(func() {
+			for i := range work {
+				prompt, want := planted(1, i, 200+i*17%2500)
+				r, err := s.post(t.Context(), s.key(1), "/v1/completions", object{"prompt": prompt, "max_tokens": len(want), "temperature": 0})
+				if err != nil || r.Status != 200 || r.text() != want {
+					t.Errorf("request %d beside the storm: status %d, %v, %+v, text %q, want %q", i, r.Status, err, r.Error, r.text(), want)
+				}
+			}
+		})
+	}
+	for i := range requests {
+		work <- i
+	}
+	close(work)
+	asked.Wait()
+	calm()
+	stormers.Wait()
+	t.Logf("measured %d requests beside %d cancelled ones", requests, cut.Load())
+	if cut.Load() < int64(requests)/4 {
+		t.Errorf("only %d requests were cancelled, that is no storm", cut.Load())
+	}
+	_, metrics := s.get(t, "/metrics")
+	for line := range strings.Lines(metrics) {
+		if strings.HasPrefix(line, `bulkhead_retries_total{reason="lost"}`) {
+			t.Errorf("attempts were lost: %s", line)
+		}
+	}
+	s.idle(t)
 }
 
 // soloQuestions asks each question alone and keeps the digest of its pages.
