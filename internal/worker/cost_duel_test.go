@@ -19,9 +19,20 @@ import (
 
 // side is one of the two things that are compared.
 type side struct {
-	name string
+	over string // the transport
 	wire wire
 	omit omitted
+}
+
+// String names the side in a report.
+func (s side) String() string {
+	switch s.omit {
+	case omitted{}:
+		return "guarded over " + s.over
+	case everything:
+		return "without guards over " + s.over
+	}
+	return "without one guard over " + s.over
 }
 
 // contender is a side that runs: a pair of workers with ledgers on disk.
@@ -49,6 +60,17 @@ func (p plan) enter(b testing.TB, m *model.Model, s side) *contender {
 			return l
 		}})
 	return c
+}
+
+// play changes what a pair of idle workers omits. A worker's loop owns the field: it
+// is set where the loop hands out the refusal of a job that lacks everything.
+func (c *contender) play(b testing.TB, omit omitted) {
+	b.Helper()
+	for h, w := range map[cluster.Handler]*base{c.prefill.Handler(): c.prefill.base, c.decode.Handler(): c.decode.base} {
+		if err := h.Run(b.Context(), cluster.Job{}, func(cluster.Event) error { w.omit = omit; return nil }); err != nil {
+			b.Fatal(err)
+		}
+	}
 }
 
 // synced waits for the ledgers' writers, whose work would otherwise be counted as
@@ -119,8 +141,8 @@ func fight(b testing.TB, sides [2]*contender, tokens []int32, maxTokens int) [2]
 	if len(d.took[0].tokens) != maxTokens || !slices.Equal(d.took[0].tokens, d.took[1].tokens) {
 		b.Fatalf("the two sides gave %d and %d tokens, want the same %d", len(d.took[0].tokens), len(d.took[1].tokens), maxTokens)
 	}
+	idle(b, sides[0].pair, sides[1].pair)
 	for _, c := range sides {
-		c.idle(b)
 		c.synced(b)
 	}
 	return d.took
@@ -184,12 +206,12 @@ func (c *contender) round(b testing.TB, prompts [][]int32, maxTokens int) (wall,
 	return wall, processCPU() - used
 }
 
-// samples are log ratios, other side to base; a block is measured in the order base,
-// other, other, base, and gives one.
+// samples are log ratios, other side to base. A block is measured in the order base,
+// other, other, base, and every second one the other way round; each gives one.
 type samples struct {
 	ttft, ttftCPU, rate, rateCPU []float64
 	itl, itlCPU                  [][]float64
-	base                         struct{ ttft, itl, itlCPU, rate, rateCPU []float64 } // seconds of the base side
+	base                         struct{ ttft, ttftCPU, itl, itlCPU, rate, rateCPU []float64 } // seconds of the base side
 }
 
 func (s *samples) add(o *samples) {
@@ -197,78 +219,132 @@ func (s *samples) add(o *samples) {
 	s.rate, s.rateCPU = append(s.rate, o.rate...), append(s.rateCPU, o.rateCPU...)
 	s.itl, s.itlCPU = append(s.itl, o.itl...), append(s.itlCPU, o.itlCPU...)
 	s.base.ttft, s.base.itl = append(s.base.ttft, o.base.ttft...), append(s.base.itl, o.base.itl...)
-	s.base.itlCPU = append(s.base.itlCPU, o.base.itlCPU...)
+	s.base.ttftCPU, s.base.itlCPU = append(s.base.ttftCPU, o.base.ttftCPU...), append(s.base.itlCPU, o.base.itlCPU...)
 	s.base.rate, s.base.rateCPU = append(s.base.rate, o.base.rate...), append(s.base.rateCPU, o.base.rateCPU...)
 }
 
-// session measures on two pairs of workers of its own: where their memory lies is
-// another chance in each session.
+// arena is two pairs of workers that measure two sides against each other. Where the
+// sides differ in what they omit only, the pairs change roles within each block: then
+// where each one's memory happens to lie cancels as well.
+type arena struct {
+	plan
+	base, other side
+	x, y        *contender
+	r           *rand.Rand
+	blocks      int // begun
+}
+
+// session measures in an arena of its own.
 func (p plan) session(b testing.TB, m *model.Model, base, other side, number int) *samples {
 	b.Helper()
-	r := rand.New(rand.NewPCG(p.seed, uint64(number)))
-	var a, z *contender
+	a := &arena{plan: p, base: base, other: other, r: rand.New(rand.NewPCG(p.seed, uint64(number)))}
 	if number%2 == 0 {
-		a, z = p.enter(b, m, base), p.enter(b, m, other)
+		a.x, a.y = p.enter(b, m, base), p.enter(b, m, other)
 	} else {
-		z, a = p.enter(b, m, other), p.enter(b, m, base)
+		a.y, a.x = p.enter(b, m, other), p.enter(b, m, base)
 	}
 	s := &samples{}
-	p.duels(b, r, a, z, p.output, &samples{}) // warms up
-	p.rounds(b, r, a, z, &samples{})
+	a.duels(b, p.output, &samples{}) // warms up
+	a.rounds(b, &samples{})
 	for range p.firstBlocks {
-		p.duels(b, r, a, z, firstOnly, s)
+		a.duels(b, firstOnly, s)
 	}
 	for range p.duelBlocks {
-		p.duels(b, r, a, z, p.output, s)
+		a.duels(b, p.output, s)
 	}
 	for range p.roundBlocks {
-		p.rounds(b, r, a, z, s)
+		a.rounds(b, s)
 	}
 	return s
+}
+
+// block is two halves of two runs each: one side, then the other; then the other, then
+// the one.
+type block struct {
+	halves [2]func() [2]*contender
+	sign   float64 // -1 where the one is not the base side
+}
+
+func (a *arena) block(b testing.TB) block {
+	x, y, one, other, sign := a.x, a.y, a.base, a.other, 1.0
+	if a.blocks++; a.blocks%2 == 0 {
+		one, other, sign = other, one, -sign
+		if a.base.over != a.other.over {
+			x, y = y, x
+		}
+	}
+	if a.base.over != a.other.over {
+		return block{[2]func() [2]*contender{
+			func() [2]*contender { return [2]*contender{x, y} },
+			func() [2]*contender { return [2]*contender{y, x} },
+		}, sign}
+	}
+	play := func(first, second side) func() [2]*contender {
+		return func() [2]*contender {
+			x.play(b, first.omit)
+			y.play(b, second.omit)
+			return [2]*contender{x, y}
+		}
+	}
+	return block{[2]func() [2]*contender{play(one, other), play(other, one)}, sign}
+}
+
+// ratio is the mean log ratio of a block's two pairs, other side to base: a drift
+// over the block cancels. runs are in the block's order.
+func (k block) ratio(runs [4]float64) float64 {
+	return k.sign * (math.Log(runs[1]/runs[0]) + math.Log(runs[2]/runs[3])) / 2
+}
+
+// bases are the base side's two runs.
+func (k block) bases(runs [4]float64) []float64 {
+	if k.sign > 0 {
+		return []float64{runs[0], runs[3]}
+	}
+	return runs[1:3]
 }
 
 // firstOnly is the output of a request of which only the first token is measured.
 const firstOnly = 2
 
-func (p plan) duels(b testing.TB, r *rand.Rand, base, other *contender, output int, s *samples) {
-	prompt := p.random(r)
-	t1 := fight(b, [2]*contender{base, other}, prompt, output)
-	t2 := fight(b, [2]*contender{other, base}, prompt, output)
-	b1, o1, o2, b2 := t1[0], t1[1], t2[0], t2[1]
-	s.ttft = append(s.ttft, ratio(b1.ttft, o1.ttft, o2.ttft, b2.ttft))
-	s.ttftCPU = append(s.ttftCPU, ratio(b1.ttftCPU, o1.ttftCPU, o2.ttftCPU, b2.ttftCPU))
-	s.base.ttft = append(s.base.ttft, b1.ttft, b2.ttft)
+func (a *arena) duels(b testing.TB, output int, s *samples) {
+	prompt := a.random(a.r)
+	k := a.block(b)
+	t1 := fight(b, k.halves[0](), prompt, output)
+	t2 := fight(b, k.halves[1](), prompt, output)
+	runs := func(of func(*times) float64) [4]float64 {
+		return [4]float64{of(&t1[0]), of(&t1[1]), of(&t2[0]), of(&t2[1])}
+	}
+	put := func(ratios, bases *[]float64, of func(*times) float64) {
+		*ratios = append(*ratios, k.ratio(runs(of)))
+		*bases = append(*bases, k.bases(runs(of))...)
+	}
+	put(&s.ttft, &s.base.ttft, func(t *times) float64 { return t.ttft })
+	put(&s.ttftCPU, &s.base.ttftCPU, func(t *times) float64 { return t.ttftCPU })
 	if output == firstOnly {
 		return
 	}
 	var itl, itlCPU []float64
-	for k := range b1.itl {
-		itl = append(itl, ratio(b1.itl[k], o1.itl[k], o2.itl[k], b2.itl[k]))
-		itlCPU = append(itlCPU, ratio(b1.itlCPU[k], o1.itlCPU[k], o2.itlCPU[k], b2.itlCPU[k]))
+	for i := range t1[0].itl {
+		put(&itl, &s.base.itl, func(t *times) float64 { return t.itl[i] })
+		put(&itlCPU, &s.base.itlCPU, func(t *times) float64 { return t.itlCPU[i] })
 	}
 	s.itl, s.itlCPU = append(s.itl, itl), append(s.itlCPU, itlCPU)
-	s.base.itl = append(s.base.itl, slices.Concat(b1.itl, b2.itl)...)
-	s.base.itlCPU = append(s.base.itlCPU, slices.Concat(b1.itlCPU, b2.itlCPU)...)
 }
 
-func (p plan) rounds(b testing.TB, r *rand.Rand, base, other *contender, s *samples) {
-	prompts := make([][]int32, p.batch)
+func (a *arena) rounds(b testing.TB, s *samples) {
+	prompts := make([][]int32, a.batch)
 	for i := range prompts {
-		prompts[i] = p.random(r)
+		prompts[i] = a.random(a.r)
 	}
+	k := a.block(b)
 	var wall, cpu [4]float64
-	for i, c := range []*contender{base, other, other, base} {
-		wall[i], cpu[i] = c.round(b, prompts, p.output)
+	for half, contenders := range k.halves {
+		for i, c := range contenders() {
+			wall[2*half+i], cpu[2*half+i] = c.round(b, prompts, a.output)
+		}
 	}
-	s.rate = append(s.rate, ratio(wall[0], wall[1], wall[2], wall[3]))
-	s.rateCPU = append(s.rateCPU, ratio(cpu[0], cpu[1], cpu[2], cpu[3]))
-	s.base.rate = append(s.base.rate, wall[0], wall[3])
-	s.base.rateCPU = append(s.base.rateCPU, cpu[0], cpu[3])
-}
-
-// ratio is the mean log ratio of a block's two pairs: a drift over the block cancels.
-func ratio(base1, other1, other2, base2 float64) float64 {
-	return (math.Log(other1/base1) + math.Log(other2/base2)) / 2
+	s.rate, s.rateCPU = append(s.rate, k.ratio(wall)), append(s.rateCPU, k.ratio(cpu))
+	s.base.rate, s.base.rateCPU = append(s.base.rate, k.bases(wall)...), append(s.base.rateCPU, k.bases(cpu)...)
 }
 
 func (p plan) random(r *rand.Rand) []int32 {

@@ -112,14 +112,14 @@ func loaded(b *testing.B, f *gguf.File) *model.Model {
 // against itself, which shows what the method sees where nothing is.
 func BenchmarkGuardCost(b *testing.B) {
 	fmt.Printf("machine: %s\n", machine())
-	guarded := side{name: "guarded, tcp", wire: plainTCP}
+	guarded := side{over: "tcp", wire: plainTCP}
 	verdicts := []string{}
 	for _, s := range subjects() {
 		b.Run(s.name, func(b *testing.B) {
 			m := s.load(b)
 			p := s.plan.with(m)
 			fmt.Printf("\n%s: %d layers, a page is %d bytes\n", s.name, len(m.Layers), m.Layout().FrameBytes())
-			if e := p.contest(b, m, "all guards", side{"without guards, tcp", plainTCP, everything}, guarded); len(e) > 0 {
+			if e := p.contest(b, m, "all guards", side{"tcp", plainTCP, everything}, guarded); len(e) > 0 {
 				verdicts = append(verdicts, fmt.Sprintf("verdict %s: %s", s.name, judge(slowdownMax, e...)))
 			}
 			if *costFlags.each {
@@ -129,8 +129,8 @@ func BenchmarkGuardCost(b *testing.B) {
 				*blocks = max(1, *blocks / *costFlags.beside)
 			}
 			p.contest(b, m, "the guarded side against itself", guarded, guarded)
-			p.contest(b, m, "TLS beside it", guarded, side{name: "guarded, tcp with TLS", wire: mutualTLS})
-			p.contest(b, m, "shared memory beside it", guarded, side{name: "guarded, shm", wire: sharedMemory})
+			p.contest(b, m, "TLS beside it", guarded, side{over: "tcp with TLS", wire: mutualTLS})
+			p.contest(b, m, "shared memory beside it", guarded, side{over: "shm", wire: sharedMemory})
 		})
 	}
 	fmt.Printf("\nlimit: each upper bound of the slowdown by all guards, in TTFT, ITL and tokens/s, at most %.1f %%\n%s\n", 100*slowdownMax, strings.Join(verdicts, "\n"))
@@ -143,7 +143,7 @@ func (p plan) eachGuard(b *testing.B, m *model.Model, guarded side) {
 		omit omitted
 	}{{"digests", omitted{digests: true}}, {"tags", omitted{tags: true}}, {"zeroing", omitted{zeroing: true}},
 		{"holds", omitted{holds: true}}, {"ledger", omitted{ledger: true}}} {
-		p.contest(b, m, g.name+" alone", side{"without " + g.name + ", tcp", plainTCP, g.omit}, guarded)
+		p.contest(b, m, g.name+" alone", side{"tcp", plainTCP, g.omit}, guarded)
 	}
 }
 
@@ -169,7 +169,7 @@ func (p plan) contest(b *testing.B, m *model.Model, name string, base, other sid
 	for number := range p.sessions {
 		b.Run("session", func(b *testing.B) { s.add(p.session(b, m, base, other, number)) })
 	}
-	fmt.Printf("\n%s: %s -> %s\n", name, base.name, other.name)
+	fmt.Printf("\n%s: %s -> %s\n", name, base, other)
 	fmt.Printf("  chosen beforehand: %d sessions x (%d blocks of 4 first tokens, %d blocks of 4 solo requests, %d blocks of 4 rounds of %d requests), prompt %d, output %d, %d engine threads, seed %d; took %.0f s\n",
 		p.sessions, p.firstBlocks, p.duelBlocks, p.roundBlocks, p.batch, p.prompt, p.output, p.threads, p.seed, time.Since(begun).Seconds())
 	fmt.Printf("  %-28s %9s %20s %6s %24s  %s\n", "slowdown", "estimate", "95 % interval", "n", "middle half of samples", "without")
@@ -180,7 +180,7 @@ func (p plan) contest(b *testing.B, m *model.Model, name string, base, other sid
 	ttft.print("TTFT", fmt.Sprintf("%.2f ms", 1e3*median(s.base.ttft)))
 	itl.print("ITL", fmt.Sprintf("%.3f ms", 1e3*median(s.base.itl)))
 	rate.print("time a token, batch (1/rate)", fmt.Sprintf("%.1f tokens/s", tokens/median(s.base.rate)))
-	hodgesLehmann(s.ttftCPU).print("CPU to the first token", "")
+	hodgesLehmann(s.ttftCPU).print("CPU to the first token", fmt.Sprintf("%.2f ms", 1e3*median(s.base.ttftCPU)))
 	byPosition(s.itlCPU, kv.PageTokens, r).print("CPU a token, solo", fmt.Sprintf("%.3f ms", 1e3*median(s.base.itlCPU)))
 	hodgesLehmann(s.rateCPU).print("CPU a token, batch", fmt.Sprintf("%.3f ms", 1e3*median(s.base.rateCPU)/tokens))
 	return []estimate{ttft.slower(), itl.slower(), rate.slower()}

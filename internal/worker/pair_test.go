@@ -208,7 +208,15 @@ func (p *pair) await(t testing.TB, what string, cond func(cluster.Status) bool) 
 // from before the last job's end; what they say next is not.
 func (p *pair) idle(t testing.TB) {
 	t.Helper()
-	fresh := []<-chan struct{}{p.prefill.Handler().Changed(), p.decode.Handler().Changed()}
+	idle(t, p)
+}
+
+func idle(t testing.TB, pairs ...*pair) {
+	t.Helper()
+	var fresh []<-chan struct{}
+	for _, p := range pairs {
+		fresh = append(fresh, p.prefill.Handler().Changed(), p.decode.Handler().Changed())
+	}
 	for _, changed := range fresh {
 		select {
 		case <-changed:
@@ -216,9 +224,11 @@ func (p *pair) idle(t testing.TB) {
 			t.Fatal("a worker has said nothing for 20 s")
 		}
 	}
-	p.await(t, "free pool", func(s cluster.Status) bool {
-		return s.FreePages == s.Limits.PoolPages && s.Running == 0 && s.Waiting == 0
-	})
+	for _, p := range pairs {
+		p.await(t, "free pool", func(s cluster.Status) bool {
+			return s.FreePages == s.Limits.PoolPages && s.Running == 0 && s.Waiting == 0
+		})
+	}
 }
 
 func (p *pair) job(tokens []int32, maxTokens int) cluster.Job {
