@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"unicode/utf8"
 )
 
 // TooLongError is a prompt that has more than Over tokens. How many more nobody counted.
@@ -14,11 +15,7 @@ func (e *TooLongError) Error() string { return fmt.Sprintf("more than %d tokens"
 // EncodePromptWithin is EncodePrompt for a prompt of at most tokensMax tokens. It gives up with a *TooLongError as soon as
 // it is certain that there are more, and with the cause of ctx when that ends.
 func (t *Tokenizer) EncodePromptWithin(ctx context.Context, segments []Segment, tokensMax int) ([]Token, error) {
-	size := 0
-	for _, s := range segments {
-		size += len(s.Text)
-	}
-	if least := t.TokensLeast(size); least > tokensMax {
+	if least := t.tokensLeast(segments); least > tokensMax {
 		return nil, &TooLongError{least - 1}
 	}
 	b := &bound{done: ctx.Done(), tokensMax: tokensMax}
@@ -32,13 +29,29 @@ func (t *Tokenizer) EncodePromptWithin(ctx context.Context, segments []Segment, 
 	return tokens, nil
 }
 
-// TokensLeast is the smallest number of tokens that any text of so many bytes can have. It is 0 for all sizes where the
-// vocabulary lets part of a text vanish: bytes that it has no token for, whitespace that it strips.
-func (t *Tokenizer) TokensLeast(bytes int) int {
-	if t.vocab.strips || !t.encoder.keepsAll() {
-		return 0
+// tokensLeast is a number of tokens that the segments have at least, for no token stands for more than bytesMax bytes. It
+// takes one look at each byte. Bytes that may vanish don't count: those that the vocabulary has no token for, and
+// whitespace where it is stripped.
+func (t *Tokenizer) tokensLeast(segments []Segment) int {
+	size := 0
+	for _, s := range segments {
+		valid := utf8.ValidString(s.Text)
+		for i := range len(s.Text) {
+			// Of what is not valid UTF-8 the bytes become others, but for ASCII.
+			if c := s.Text[i]; t.keeps[c] && (valid || c < utf8.RuneSelf) {
+				size++
+			}
+		}
 	}
-	return (bytes + t.vocab.bytesMax - 1) / t.vocab.bytesMax
+	return (size + t.vocab.bytesMax - 1) / t.vocab.bytesMax
+}
+
+// noteKept finds out which bytes of a text are in some token whatever stands beside them.
+func (t *Tokenizer) noteKept() {
+	for c := range t.keeps {
+		stripped := t.vocab.strips && skipSpace(string([]byte{byte(c)}), 0) > 0
+		t.keeps[c] = t.encoder.keeps(byte(c)) && !stripped
+	}
 }
 
 // bound watches one encoding. Its methods are cheap enough for inner loops.

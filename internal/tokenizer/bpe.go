@@ -106,14 +106,7 @@ func (b *bpe) encode(target []Token, text string, limit *bound) []Token {
 	return target
 }
 
-func (b *bpe) keepsAll() bool {
-	for _, s := range b.bytes {
-		if int(s) >= b.count {
-			return false
-		}
-	}
-	return true
-}
+func (b *bpe) keeps(c byte) bool { return int(b.bytes[c]) < b.count }
 
 // bpeScratch is the working memory of one call.
 type bpeScratch struct {

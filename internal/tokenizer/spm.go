@@ -3,7 +3,6 @@ package tokenizer
 import (
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -60,7 +59,13 @@ type spmScratch struct {
 	queue mergeQueue
 }
 
-func (s *spm) keepsAll() bool { return !slices.Contains(s.bytes[:], None) }
+// keeps knows nothing of runes that are tokens: what it says no to may be kept. A space is encoded as U+2581.
+func (s *spm) keeps(c byte) bool {
+	if c == ' ' {
+		return s.keeps(0xE2) && s.keeps(0x96) && s.keeps(0x81)
+	}
+	return s.bytes[c] != None
+}
 
 func (s *spm) encode(target []Token, text string, b *bound) []Token {
 	w := spmScratch{spm: s, text: strings.ReplaceAll(text, " ", "\u2581")}

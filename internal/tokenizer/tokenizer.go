@@ -46,6 +46,7 @@ type Segment = struct {
 type Tokenizer struct {
 	vocab    *vocab
 	encoder  encoder
+	keeps    [256]bool // bytes of a text that never vanish
 	addBOS   bool
 	addEOS   bool
 	prefixed bool // a space goes before text that begins the prompt or follows a special token
@@ -55,8 +56,8 @@ type Tokenizer struct {
 type encoder interface {
 	// encode may leave off where the bound says so.
 	encode(target []Token, text string, b *bound) []Token
-	// keepsAll reports whether every byte of a text is in some token.
-	keepsAll() bool
+	// keeps reports whether each such byte of a text is in some token.
+	keeps(c byte) bool
 }
 
 // New reads the tokenizer of a model.
@@ -89,6 +90,7 @@ func newBPETokenizer(meta Metadata) (*Tokenizer, error) {
 		return nil, err
 	}
 	t := &Tokenizer{vocab: v, encoder: e, addBOS: pre.addBOS}
+	t.noteKept()
 	return t, t.readFlags(meta)
 }
 
@@ -102,6 +104,7 @@ func newSPMTokenizer(meta Metadata) (*Tokenizer, error) {
 		return nil, err
 	}
 	t := &Tokenizer{vocab: v, encoder: e, addBOS: true, prefixed: true}
+	t.noteKept()
 	return t, t.readFlags(meta)
 }
 
