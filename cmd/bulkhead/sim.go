@@ -92,9 +92,10 @@ func simulate(ctx context.Context, cmd *cobra.Command, f simFlags) (err error) {
 	return ctx.Err()
 }
 
+// more says whether another run is due; the first always is.
 func (f simFlags) more(runs int, begun time.Time) bool {
 	if f.span > 0 {
-		return time.Since(begun) < f.span
+		return runs == 0 || time.Since(begun) < f.span
 	}
 	return runs < f.runs
 }
@@ -103,7 +104,7 @@ func (f simFlags) more(runs int, begun time.Time) bool {
 func tellFailure(cmd *cobra.Command, s *sim.Simulator, r sim.Report) error {
 	r.Config.Trace = nil
 	small := s.Shrink(r)
-	_, err := fmt.Fprintf(cmd.OutOrStdout(), "seed %d: %s\n\nmix:    %s\nreplay: %s\nsmaller: %s --trace\n        %s\n",
+	_, err := fmt.Fprintf(cmd.OutOrStdout(), "seed %d: %s\n\nmix:     %s\nreplay:  %s\nsmaller: %s --trace\n         %s\n",
 		r.Config.Seed, r.Failure, r.Mix, r.Replay(), small.Replay(), small.Failure)
 	return errors.Join(fmt.Errorf("seed %d failed", r.Config.Seed), err)
 }
