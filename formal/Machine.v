@@ -38,7 +38,7 @@ Inductive guard :=
 (* prefill: the source machine and its worker *)
 | Epochs | LowMark | Tombstone | Silence | Drain | LostWrite | SourceHold | SourceKernel
 (* what is trusted of transports, workers and nonces *)
-| Hello | FreshNonce | CrashTears | FenceHolds | Ordered | Reports | Refusals | Complete | Honest.
+| FreshNonce | CrashTears | FenceHolds | Ordered | Reports | Refusals | Complete | Honest.
 
 (* A transfer at decode. Granted is also a transfer whose CLOSED has come before its
    last pages; Stopping is also one whose verification still reads its pages. *)
@@ -139,7 +139,7 @@ Definition closes (s : st) (x : nat) (c : closed) : st :=
 
 Inductive step (s : st) : st -> Prop :=
 (* ---- decode *)
-| Submit x : (on FreshID -> dst s x = DNone) -> (on Hello -> used s (peer x) (nonce x)) ->
+| Submit x : (on FreshID -> dst s x = DNone) ->
     (on Alloc -> forall g y, mine x g -> ~ own s g y) ->
     step s (set_own (fun g y => y = x /\ mine x g \/ own s g y) (set_dst (upd (dst s) x DGranted) s))
 | Grow x g : isopen (dst s x) -> (on Alloc -> forall y, ~ own s g y) -> forall v, (on Blank -> v = Zero) ->

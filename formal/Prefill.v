@@ -11,16 +11,15 @@ Definition over (s : st) (x : nat) : Prop := nonce x <> inc s (peer x).
 
 Record InvP (s : st) : Prop := {
   pstart  : forall x, pst s x <> PNone -> nonce x = inc s (peer x) /\ dst s x <> DNone;
-  hello   : forall x, dst s x <> DNone -> used s (peer x) (nonce x);
   spent   : forall p, used s p (inc s p);
-  wrote   : forall x g, ws s x g <> WNone -> mine x g /\ dst s x <> DNone;
+  wrote   : forall x g, ws s x g <> WNone -> mine x g /\ dst s x <> DNone /\ used s (peer x) (nonce x);
   wrotep  : forall x g, ws s x g <> WNone -> pst s x = PActive \/ pst s x = PDraining \/ pst s x = PClosed \/ past s x \/ over s x;
   fly     : forall x g, ws s x g = WFlying -> hold s (from s x g) = Some x /\ scont s (from s x g) = Val x g;
   still   : forall x g y, ws s x g = WFlying -> ~ kw s y (from s x g);
   kernelp : forall x h, kw s x h -> hold s h = Some x;
   wayp    : forall x g v, way s x g v -> v = Val x g /\ (ws s x g = WFlying \/ ws s x g = WOk \/ ws s x g = WLost);
   promise : forall x g, said s x <> Quiet -> ws s x g <> WFlying /\ ws s x g <> WLost;
-  kept    : forall x, said s x <> Quiet -> dst s x <> DNone /\ (pst s x = PClosed \/ pst s x = PNone /\ (past s x \/ over s x));
+  kept    : forall x, said s x <> Quiet -> dst s x <> DNone /\ used s (peer x) (nonce x) /\ (pst s x = PClosed \/ pst s x = PNone /\ (past s x \/ over s x));
   gone    : forall x, isgone (dst s x) -> said s x <> Quiet \/ dead s x;
   quiet   : forall x g v, isgone (dst s x) -> way s x g v -> dead s x;
   heard   : on Reports -> forall x g, dst s x = DFencing \/ dst s x = DVerifying -> mine x g -> lb s x g /\ lt s x g;
@@ -32,7 +31,7 @@ Record InvP (s : st) : Prop := {
 Definition honest_guards : Prop :=
   on DeferRelease /\ on Coverage /\ on FencePeer /\
   on Epochs /\ on LowMark /\ on Tombstone /\ on Silence /\ on Drain /\ on LostWrite /\ on SourceHold /\ on SourceKernel /\
-  on Hello /\ on FreshNonce /\ on CrashTears /\ on FenceHolds /\ on Ordered /\ on Refusals /\ on Complete /\ on Honest /\
+  on FreshNonce /\ on CrashTears /\ on FenceHolds /\ on Ordered /\ on Refusals /\ on Complete /\ on Honest /\
   (on Checks \/ on Reports).
 
 Lemma prefill_init : forall s, init s -> InvP s.
@@ -46,7 +45,7 @@ Lemma fenced : forall s, InvD on s -> InvP s -> forall x g v, way s x g v -> ~ d
 Proof.
   intros s D P x g v Y N. destruct (wayp s P x g v Y) as (_ & V).
   assert (U : ws s x g <> WNone) by (destruct V as [V | [V | V]]; congruence).
-  destruct (wrote s P x g U) as (M & E). assert (G : ~ isgone (dst s x)) by (intro G; apply N; eapply quiet; eauto).
+  destruct (wrote s P x g U) as (M & E & _). assert (G : ~ isgone (dst s x)) by (intro G; apply N; eapply quiet; eauto).
   repeat split; auto.
   - eapply keep; eauto. unfold isgone, isopen in *. split; [auto | intro]. apply G. auto 6.
   - intro V'. apply G. unfold isgone. destruct (vers on s D x V') as [? | [? | ?]]; auto 6.
@@ -67,11 +66,11 @@ Proof.
 Qed.
 
 Ltac same I := first
-  [ exact (pstart _ I) | exact (hello _ I) | exact (spent _ I) | exact (wrote _ I) | exact (wrotep _ I) | exact (fly _ I) | exact (still _ I)
+  [ exact (pstart _ I) | exact (spent _ I) | exact (wrote _ I) | exact (wrotep _ I) | exact (fly _ I) | exact (still _ I)
   | exact (kernelp _ I) | exact (wayp _ I) | exact (promise _ I) | exact (kept _ I) | exact (gone _ I) | exact (quiet _ I) | exact (heard _ I)
   | exact (landb _ I) | exact (landt _ I) ].
 Ltac direct I := first
-  [ eapply (pstart _ I); eassumption | eapply (hello _ I); eassumption | eapply (spent _ I) | eapply (wrote _ I); eassumption
+  [ eapply (pstart _ I); eassumption | eapply (spent _ I) | eapply (wrote _ I); eassumption
   | eapply (wrotep _ I); eassumption | eapply (fly _ I); eassumption | eapply (still _ I); eassumption | eapply (kernelp _ I); eassumption
   | eapply (wayp _ I); eassumption | eapply (promise _ I); eassumption | eapply (kept _ I); eassumption | eapply (gone _ I); eassumption
   | eapply (quiet _ I); eassumption | eapply (heard _ I); eassumption | eapply (landb _ I); eassumption | eapply (landt _ I); eassumption ].
@@ -100,7 +99,6 @@ Ltac before I := match goal with
   | H : way ?s ?x ?g ?v |- dead ?s ?x => apply (quiet s I x g v); [unfold isgone; finish | exact H]
   | H : way ?s ?x ?g ?v |- dead ?s ?x \/ _ => left; apply (quiet s I x g v); [unfold isgone; finish | exact H]
   | H : isgone ?d |- _ => is_constructor d; unfold isgone in H; solve [intuition discriminate]
-  | |- used ?s (peer ?x) (nonce ?x) => apply (hello s I x); congruence
   | R : on Reports, M : mine ?x ?g |- (_ \/ lb ?s ?x ?g) /\ _ => destruct (heard s I R x g ltac:(finish) M); split; finish
   | R : on Reports, M : mine ?x ?g |- _ /\ (_ \/ lt ?s ?x ?g) => destruct (heard s I R x g ltac:(finish) M); split; finish
   | |- lb ?s ?x ?g /\ lt ?s ?x ?g => apply (heard s I ltac:(assumption) x g); finish
@@ -125,7 +123,7 @@ Qed.
 Theorem prefill_step : decode_guards on -> honest_guards -> forall s t, InvD on s -> InvP s -> step on s t -> InvP t.
 Proof.
   intros (onFreshID & onAlloc & _ & _ & _ & _) (onDeferRelease & onCoverage & onFencePeer & onEpochs & onLowMark & onTombstone & onSilence & onDrain & onLostWrite &
-    onSourceHold & onSourceKernel & onHello & onFreshNonce & onCrashTears & onFenceHolds & onOrdered & onRefusals & onComplete & onHonest & _) s t D I T.
+    onSourceHold & onSourceKernel & onFreshNonce & onCrashTears & onFenceHolds & onOrdered & onRefusals & onComplete & onHonest & _) s t D I T.
   pose proof (fenced s D I) as F.
   destruct T; specialize_on;
   try match goal with C : said s ?x <> Quiet /\ behind on s ?x |- _ => destruct C as (C & B & R); specialize_on; pose proof (fun g v => arrived s x g v I C B) end;
@@ -145,8 +143,11 @@ Proof.
   (* the links of a decode that crashed are torn *)
   all: try solve [match goal with N : forall y, node y = _ -> _ -> ?f y |- context [?f ?x] => assert (f x) by (apply N; congruence); finish end].
   (* the nonce of a new incarnation was never used *)
-  all: try match goal with N : ~ used ?s (peer ?x) ?e, M : dst ?s ?x <> DNone |- _ =>
-    assert (nonce x <> e) by (intro; subst; apply N; apply (hello s I); assumption) end.
+  all: try match goal with N : ~ used ?s (peer ?x) ?e, M : used ?s (peer ?x) (nonce ?x) |- _ =>
+    assert (nonce x <> e) by (intro; subst; contradiction) end.
+  (* that of the incarnation that runs was *)
+  all: try match goal with Q : nonce ?x = inc ?s (peer ?x) |- _ =>
+    assert (used s (peer x) (nonce x)) by (rewrite Q; apply (spent s I)) end.
   all: clear D F; try solve [intuition congruence].
   - (* HearDone *) apply R, A; assumption.
   - (* HearDrained *) apply R, A; assumption.
@@ -154,7 +155,6 @@ Proof.
   - (* Post *) intros (K & N). pose proof (kernelp s I y h K). apply N. split; congruence.
   - (* FreeSource *) exfalso. assert (x0 = x) by congruence. subst. eapply H0; eauto.
   - (* CrashP *) right. direct I.
-  - right. direct I.
   - (* Leave *) destruct (gone s I x H0) as [C | C]; [destruct (promise s I x g C); contradiction | exact C].
   - (* ReportLost *) exfalso. destruct (promise s I x g H0). contradiction.
 Qed.

@@ -37,7 +37,7 @@ STATE = {
 
 GUARDS = """FreshID Alloc DeferRelease Coverage FenceFirst FencePeer Checks KernelStop Holders Readers Tenant Blank Gate
 Epochs LowMark Tombstone Silence Drain LostWrite SourceHold SourceKernel
-Hello FreshNonce CrashTears FenceHolds Ordered Reports Refusals Complete Honest""".split()
+FreshNonce CrashTears FenceHolds Ordered Reports Refusals Complete Honest""".split()
 
 
 def post(f):
@@ -133,7 +133,7 @@ CRASHED = "(and (= (node a0) d) (distinct (dst a0) DNone))"
 # name: (parameters, guards, changes)
 TRANSITIONS = {
     # decode
-    "Submit": ("x X", [on("FreshID", "(= (dst x) DNone)"), on("Hello", "(used (peer x) (nonce x))"),
+    "Submit": ("x X", [on("FreshID", "(= (dst x) DNone)"),
                        on("Alloc", "(forall ((a G) (y X)) (=> (mine x a) (not (own a y))))")],
                [put("dst", "x", "DGranted"), define("own", "(or (and (= a1 x) (mine x a0)) (own a0 a1))")]),
     "Grow": ("x X, g G, v V", [isopen("(dst x)"), on("Alloc", "(forall ((y X)) (not (own g y)))"), on("Blank", "(= v zero)")],
@@ -215,16 +215,15 @@ DECODE = {
 OVER = "(distinct (nonce x) (inc (peer x)))"
 PREFILL = {
     "pstart": "(forall ((x X)) (=> (distinct (pst x) PNone) (and (= (nonce x) (inc (peer x))) (distinct (dst x) DNone))))",
-    "hello": "(forall ((x X)) (=> (distinct (dst x) DNone) (used (peer x) (nonce x))))",
     "spent": "(forall ((p P)) (used p (inc p)))",
-    "wrote": "(forall ((x X) (g G)) (=> (distinct (ws x g) WNone) (and (mine x g) (distinct (dst x) DNone))))",
+    "wrote": "(forall ((x X) (g G)) (=> (distinct (ws x g) WNone) (and (mine x g) (distinct (dst x) DNone) (used (peer x) (nonce x)))))",
     "wrotep": f"(forall ((x X) (g G)) (=> (distinct (ws x g) WNone) (or {among('(pst x)', 'PActive', 'PDraining', 'PClosed')} (past x) {OVER})))",
     "fly": "(forall ((x X) (g G)) (=> (= (ws x g) WFlying) (and (hold (from x g) x) (= (scont (from x g)) (val x g)))))",
     "still": "(forall ((x X) (g G) (y X)) (=> (= (ws x g) WFlying) (not (kw y (from x g)))))",
     "kernelp": "(forall ((x X) (h H)) (=> (kw x h) (hold h x)))",
     "wayp": f"(forall ((x X) (g G) (v V)) (=> (way x g v) (and (= v (val x g)) {among('(ws x g)', 'WFlying', 'WOk', 'WLost')})))",
     "promise": "(forall ((x X) (g G)) (=> (distinct (said x) Quiet) (and (distinct (ws x g) WFlying) (distinct (ws x g) WLost))))",
-    "kept": f"(forall ((x X)) (=> (distinct (said x) Quiet) (and (distinct (dst x) DNone) (or (= (pst x) PClosed) (and (= (pst x) PNone) (or (past x) {OVER}))))))",
+    "kept": f"(forall ((x X)) (=> (distinct (said x) Quiet) (and (distinct (dst x) DNone) (used (peer x) (nonce x)) (or (= (pst x) PClosed) (and (= (pst x) PNone) (or (past x) {OVER}))))))",
     "gone": f"(forall ((x X)) (=> {isgone('(dst x)')} (or (distinct (said x) Quiet) (dead x))))",
     "quiet": f"(forall ((x X) (g G) (v V)) (=> (and {isgone('(dst x)')} (way x g v)) (dead x)))",
     "heard": on("Reports", f"(forall ((x X) (g G)) (=> (and {among('(dst x)', 'DFencing', 'DVerifying')} (mine x g)) (and (lb x g) (lt x g))))"),
