@@ -45,17 +45,17 @@ func serveEngine(path string, threads int, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	m, err := sharedModel(f)
 	if err != nil {
 		return err
 	}
-	defer m.Close()
+	defer func() { _ = m.Close() }()
 	e, pages, err := newMeasured(m, threads)
 	if err != nil {
 		return err
 	}
-	defer pages.Close()
+	defer func() { _ = pages.Close() }()
 	defer e.engine.Close()
 	for lines := bufio.NewScanner(in); lines.Scan(); {
 		if err := e.answer(lines.Text(), out); err != nil {
@@ -70,7 +70,7 @@ func sharedModel(f *gguf.File) (*model.Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer memory.Close()
+	defer func() { _ = memory.Close() }()
 	return model.FromShared(f, memory)
 }
 

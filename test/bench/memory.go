@@ -72,12 +72,12 @@ func (m *memory) budget() (weights, pools int, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	loaded, err := model.Load(f)
 	if err != nil {
 		return 0, 0, err
 	}
-	defer loaded.Close()
+	defer func() { _ = loaded.Close() }()
 	tokens := memoryPrefillPool + memoryDecodePool
 	pages := tokens/16 + 2*capacity.ReservedPages
 	return loaded.ParamBytes(), pages * loaded.Layout().StrideBytes(), nil
@@ -220,7 +220,7 @@ func proportional(pid int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		fields := strings.Fields(lines.Text())
 		if len(fields) >= 2 && fields[0] == "Pss:" {
