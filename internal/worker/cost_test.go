@@ -57,7 +57,7 @@ var costFlags = struct {
 	flag.Int("cost.first", 0, "blocks of four requests up to the first token in a session, 0: the model's own number"),
 	flag.Int("cost.duels", 0, "blocks of four whole solo requests in a session, 0: the model's own number"),
 	flag.Int("cost.rounds", 0, "blocks of four rounds of concurrent requests in a session, 0: the model's own number"),
-	flag.Int("cost.beside", 3, "what is measured beside the guards, as TLS, has fewer blocks by this factor"),
+	flag.Int("cost.beside", 4, "what is measured beside the guards, as TLS, has fewer blocks by this factor"),
 	flag.Bool("cost.each", false, "measure each guard alone as well"),
 	flag.Uint64("cost.seed", 1, "of prompts and resampling"),
 }
@@ -71,7 +71,7 @@ type subject struct {
 
 func subjects() []subject {
 	return []subject{
-		{"smollm2", plan{prompt: 192, output: 34, batch: 4, firstBlocks: 24, duelBlocks: 6, roundBlocks: 6}, loadSmolLM2},
+		{"smollm2", plan{prompt: 192, output: 34, batch: 4, firstBlocks: 16, duelBlocks: 6, roundBlocks: 6}, loadSmolLM2},
 		{"tracer", plan{prompt: 480, output: 130, batch: 4, firstBlocks: 24, duelBlocks: 12, roundBlocks: 12}, loadTracer},
 	}
 }
