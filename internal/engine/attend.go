@@ -138,26 +138,34 @@ func (e *Engine) part(i int) part {
 // attendPart computes softmax(Q K / sqrt(dim)) V for a part's columns.
 func (e *Engine) attendPart(own *ownMemory, p part) {
 	shape := &e.model.Config
-	cols, group, dim := p.hi-p.lo, e.group(), shape.ValueDim
-	first := &e.batch.tokens[p.run.lo+p.lo/group]
-	last := &e.batch.tokens[p.run.lo+(p.hi-1)/group]
+	cols := p.hi - p.lo
+	last := e.column(p, cols-1)
 	leaves := e.leaves[p.run.leaf:][:last.pos/kv.PageTokens+1]
 	length := len(leaves) * kv.PageTokens
 	keys := p.head * shape.KeyDim * kv.PageTokens
-	values := shape.KVHeads*shape.KeyDim*kv.PageTokens + p.head*dim*kv.PageTokens
 	e.gather(own, p)
 	tensor.AttnQKPages(leaves, keys, own.query, shape.KeyDim, cols, own.scores, length, shape.KeyDim)
 	for c := range cols {
 		tensor.Softmax(own.scores[c*length:][:length], e.column(p, c).pos+1, e.scale)
 	}
-	clear(own.sums[:cols*dim])
-	whole := (first.pos + 1) / kv.PageTokens // pages that all columns see all of
-	tensor.AttnAVPages(leaves, values, dim, own.scores, length, cols, own.sums, dim, dim, whole*kv.PageTokens)
+	e.sumValues(own, p, own.scores, length, 0, shape.ValueDim)
+	e.scatter(own, p, 0, shape.ValueDim)
+}
+
+// sumValues adds up the values that a part's columns see, weighted by scores, which
+// are length apart, in the dimensions from to to-1.
+func (e *Engine) sumValues(own *ownMemory, p part, scores []float32, length, from, to int) {
+	shape := &e.model.Config
+	cols, dims, dim := p.hi-p.lo, to-from, shape.ValueDim
+	leaves := e.leaves[p.run.leaf:][:length/kv.PageTokens]
+	values := shape.KVHeads*shape.KeyDim*kv.PageTokens + p.head*dim*kv.PageTokens + from
+	clear(own.sums[:cols*dims])
+	whole := (e.column(p, 0).pos + 1) / kv.PageTokens // pages that all columns see all of
+	tensor.AttnAVPages(leaves, values, dim, scores, length, cols, own.sums, dims, dims, whole*kv.PageTokens)
 	for c := range cols {
 		rest := e.column(p, c).pos + 1 - whole*kv.PageTokens
-		tensor.AttnAVPages(leaves[whole:], values, dim, own.scores[c*length+whole*kv.PageTokens:], length, 1, own.sums[c*dim:], dim, dim, rest)
+		tensor.AttnAVPages(leaves[whole:], values, dim, scores[c*length+whole*kv.PageTokens:], length, 1, own.sums[c*dims:], dims, dims, rest)
 	}
-	e.scatter(own, p)
 }
 
 func (e *Engine) column(p part, c int) *token {
@@ -174,12 +182,12 @@ func (e *Engine) gather(own *ownMemory, p part) {
 	}
 }
 
-// scatter copies the part's results to their tokens and heads.
-func (e *Engine) scatter(own *ownMemory, p part) {
+// scatter copies the part's results, of the dimensions from to to-1, to their tokens
+// and heads.
+func (e *Engine) scatter(own *ownMemory, p part, from, to int) {
 	shape, group := &e.model.Config, e.group()
-	dim := shape.ValueDim
 	for c := p.lo; c < p.hi; c++ {
 		head := p.head*group + c%group
-		copy(e.attn[(p.run.lo+c/group)*shape.AttnCols()+head*dim:][:dim], own.sums[(c-p.lo)*dim:])
+		copy(e.attn[(p.run.lo+c/group)*shape.AttnCols()+head*shape.ValueDim+from:][:to-from], own.sums[(c-p.lo)*(to-from):])
 	}
 }

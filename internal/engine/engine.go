@@ -114,6 +114,9 @@ type Engine struct {
 	shared *tensor.Acts // of a step whose tokens don't fit one tile
 	batch  batch
 	leaves [][]uint16 // of the layer at hand: run after run, each page that its tokens see
+	// Of parts that all threads share.
+	spread       []spreadPart
+	spreadScores []float32
 	// Activations, [token][columns].
 	x, qkv, attn, hidden []float32
 	logits               []float32 // [LogitsMax][vocabulary]; nil until first wanted

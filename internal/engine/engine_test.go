@@ -166,6 +166,23 @@ func TestLongChunksAreTheSame(t *testing.T) {
 	checkInvariance(t, randomModel(t, s), 1200, []int{512, 100})
 }
 
+// Few parts over a long context are shared in three phases; the bits are those of one.
+func TestSpreadAttentionIsTheSame(t *testing.T) {
+	m := randomModel(t, oddShape())
+	checkInvariance(t, m, spreadTokens+80, []int{1, 3})
+	n := spreadTokens + 1
+	tab := table(rand.New(rand.NewPCG(1, 2)), 0, n)
+	for _, c := range []struct{ threads, start, want int }{{1, n - 1, 0}, {2, n - 3, 0}, {2, n - 1, 2}} {
+		pages := newPages(m.Layout(), len(tab))
+		pages.poison(0)
+		e := newEngine(t, m, pages, func(conf *Config) { conf.Threads = c.threads })
+		step(t, e, Row{Tokens: []int32{1}, Start: c.start, Pages: tab, Logits: logitsRoom(m, 1)})
+		if len(e.spread) != c.want {
+			t.Errorf("token %d on %d threads is spread in %d parts, want %d", c.start, c.threads, len(e.spread), c.want)
+		}
+	}
+}
+
 // A model's written lanes decide; what stands behind them doesn't.
 func TestLanesBeyondTheExtentChangeNothing(t *testing.T) {
 	m := randomModel(t, oddShape())

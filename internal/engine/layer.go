@@ -41,7 +41,11 @@ func (e *Engine) keysAndValues(layer int) {
 func (e *Engine) attention(layer int) {
 	shape, w := &e.model.Config, &e.model.Layers[layer]
 	e.listLeaves(layer)
-	e.team.Run(e.attend)
+	if parts := e.spreads(); parts != nil {
+		e.attendSpread(parts)
+	} else {
+		e.team.Run(e.attend)
+	}
 	attn := shape.AttnCols()
 	values := func(_ *tensor.Thread, i int) []float32 { return e.attn[i*attn:][:attn] }
 	e.product(w.Output, len(e.batch.tokens), values, func(t *tensor.Thread, acts *tensor.Acts) {
