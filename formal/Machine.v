@@ -11,7 +11,7 @@
 
    Each condition that a transition waits for has a name, and is asked for only
    where [on] says that it is there. The theorems say which of them suffice; the
-   runs in Leaks.v show what happens without one. *)
+   runs in Runs.v show what happens without one. *)
 
 From Coq Require Import Arith.
 
@@ -120,9 +120,9 @@ Definition leaves (s : st) (x : nat) : st :=
   set_rd (fun y g z => rd s y g z /\ y <> x) (set_dst (upd (dst s) x DClosed) s).
 
 (* CLOSED of x arrives behind the writes that were reported done. *)
-Definition behind (s : st) (x : nat) : Prop :=
-  (on Ordered -> forall g v, ws s x g = WOk -> ~ way s x g v) /\
-  (on Reports -> forall g, ws s x g = WOk -> lb s x g /\ lt s x g).
+Definition behind (s : st) (x : nat) : Prop := on Ordered -> forall g v, ws s x g = WOk -> ~ way s x g v.
+(* What was reported done has landed. *)
+Definition arrived (s : st) (x : nat) : Prop := on Reports -> forall g, ws s x g = WOk -> lb s x g /\ lt s x g.
 (* It names as many pages as were granted. *)
 Definition covered (s : st) (x : nat) : Prop :=
   on Coverage -> said s x = Done /\ forall g, mine x g -> ws s x g = WOk.
@@ -142,7 +142,7 @@ Inductive step (s : st) : st -> Prop :=
 | Submit x : (on FreshID -> dst s x = DNone) ->
     (on Alloc -> forall g y, mine x g -> ~ own s g y) ->
     step s (set_own (fun g y => y = x /\ mine x g \/ own s g y) (set_dst (upd (dst s) x DGranted) s))
-| Grow x g : isopen (dst s x) -> (on Alloc -> forall y, ~ own s g y) -> forall v, (on Blank -> v = Zero) ->
+| Grow x g v : isopen (dst s x) -> (on Alloc -> forall y, ~ own s g y) -> (on Blank -> v = Zero) ->
     step s (set_own (fun k y => k = g /\ y = x \/ own s k y) (set_grn (fun y k => y = x /\ k = g \/ grn s y k)
       (set_cont (upd (cont s) g v) (set_tag (upd (tag s) g (Some x)) s))))
 | Pin y g x : dst s y = DGranted -> own s g x -> ver s x -> node x = node y -> (on Tenant -> share x y) ->
@@ -151,8 +151,8 @@ Inductive step (s : st) : st -> Prop :=
 | Quarantine x : dst s x = DRevoking -> step s (set_dst (upd (dst s) x DQuarantined) s)
 | HearClosed x : dst s x = DGranted \/ dst s x = DFencing \/ dst s x = DRevoking \/ dst s x = DQuarantined ->
     (on DeferRelease -> said s x <> Quiet /\ behind s x) -> step s (leaves s x)
-| HearDone x : dst s x = DGranted -> covered s x -> behind s x -> step s (set_dst (upd (dst s) x DFencing) s)
-| HearDrained x : dst s x = DGranted -> covered s x -> behind s x -> step s (set_dst (upd (dst s) x DVerifying) s)
+| HearDone x : dst s x = DGranted -> covered s x -> behind s x -> arrived s x -> step s (set_dst (upd (dst s) x DFencing) s)
+| HearDrained x : dst s x = DGranted -> covered s x -> behind s x -> arrived s x -> step s (set_dst (upd (dst s) x DVerifying) s)
 | FenceProved x : dst s x = DFencing -> (on FenceFirst -> dead s x) -> step s (set_dst (upd (dst s) x DVerifying) s)
 | DropFenced x : dst s x = DGranted \/ dst s x = DRevoking \/ dst s x = DQuarantined -> (on FencePeer -> dead s x) ->
     step s (leaves s x)
@@ -177,7 +177,7 @@ Inductive step (s : st) : st -> Prop :=
     step s (set_pst (upd (pst s) x PJoining) s)
 | CloseNew x : dst s x <> DNone -> pst s x = PNone -> current s x -> (on LowMark -> ~ past s x) -> step s (closes s x Failed)
 | Admit x : pst s x = PJoining -> step s (set_pst (upd (pst s) x PActive) s)
-| TakeSource x h : pst s x = PActive -> hold s h = None ->
+| TakeSource x h : hold s h = None ->
     step s (set_hold (upd (hold s) h (Some x)) (set_kw (fun y k => y = x /\ k = h \/ kw s y k) s))
 | KernelP x h v : kw s x h -> step s (set_scont (upd (scont s) h v) s)
 | Post x g h : (on Silence -> pst s x = PActive) -> mine x g -> ws s x g = WNone -> hold s h = Some x ->

@@ -114,7 +114,7 @@ Ltac stays I := match goal with
   end.
 
 (* Nothing of x is on its way once CLOSED of x is here. *)
-Lemma arrived : forall s x g v, InvP s -> said s x <> Quiet -> (forall k b, ws s x k = WOk -> ~ way s x k b) -> ~ way s x g v.
+Lemma empty : forall s x g v, InvP s -> said s x <> Quiet -> (forall k b, ws s x k = WOk -> ~ way s x k b) -> ~ way s x g v.
 Proof.
   intros s x g v I C B Y. destruct (promise s I x g C) as (N & L).
   destruct (wayp s I x g v Y) as (_ & [U | [U | U]]); try contradiction. eapply B; eauto.
@@ -126,9 +126,11 @@ Proof.
     onSourceHold & onSourceKernel & onFreshNonce & onCrashTears & onFenceHolds & onOrdered & onRefusals & onComplete & onHonest & _) s t D I T.
   pose proof (fenced s D I) as F.
   destruct T; specialize_on;
-  try match goal with C : said s ?x <> Quiet /\ behind on s ?x |- _ => destruct C as (C & B & R); specialize_on; pose proof (fun g v => arrived s x g v I C B) end;
-  try match goal with C : covered on s ?x, B : behind on s ?x |- _ => destruct (C onCoverage) as (Q & A); destruct B as (B & R); specialize_on;
-    assert (said s x <> Quiet) by congruence; pose proof (fun g v => arrived s x g v I ltac:(assumption) B) end;
+  try match goal with C : said s ?x <> Quiet /\ behind on s ?x |- _ =>
+    destruct C as (C & B); unfold behind in B; specialize_on; pose proof (fun g v => empty s x g v I C B) end;
+  try match goal with C : covered on s ?x, B : behind on s ?x, R : arrived on s ?x |- _ =>
+    destruct (C onCoverage) as (Q & A); pose proof R as All; unfold behind, arrived in *; specialize_on;
+    assert (said s x <> Quiet) by congruence; pose proof (fun g v => empty s x g v I ltac:(assumption) B) end;
   try match goal with K : kd s ?x, M : mine ?x ?g \/ _ |- _ => pose proof (kernel on s D x g K M) end;
   try match goal with K : way s ?x ?g ?v, N : ~ dead s ?x |- _ => destruct (F x g v K N) as (? & ? & ?); pose proof (owner on s D g x ltac:(assumption)) end;
   constructor; unfold over; open; try same I.
@@ -149,8 +151,8 @@ Proof.
   all: try match goal with Q : nonce ?x = inc ?s (peer ?x) |- _ =>
     assert (used s (peer x) (nonce x)) by (rewrite Q; apply (spent s I)) end.
   all: clear D F; try solve [intuition congruence].
-  - (* HearDone *) apply R, A; assumption.
-  - (* HearDrained *) apply R, A; assumption.
+  - (* HearDone *) apply All, A; assumption.
+  - (* HearDrained *) apply All, A; assumption.
   - (* CloseNew *) split; intro U; destruct (wrotep s I x g ltac:(congruence)) as [? | [? | [? | [? | ?]]]]; unfold over in *; congruence.
   - (* Post *) intros (K & N). pose proof (kernelp s I y h K). apply N. split; congruence.
   - (* FreeSource *) exfalso. assert (x0 = x) by congruence. subst. eapply H0; eauto.

@@ -5,7 +5,7 @@ From Bulkhead Require Import Machine.
 
 (* The fields of the state after a step. *)
 Ltac open :=
-  unfold behind, covered, current, drained, gated, isopen in *;
+  unfold behind, arrived, covered, current, drained, gated, isopen in *;
   cbn [leaves closes isopen upd upd2
     set_dst set_own set_grn set_rd set_kd set_ver set_cont set_tag set_dead set_pst set_inc set_used set_past
     set_hold set_kw set_scont set_said set_ws set_from set_way set_lb set_lt

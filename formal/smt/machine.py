@@ -109,8 +109,11 @@ def closes(x, outcome):
 
 
 def behind(x):
-    return [on("Ordered", f"(forall ((a G) (b V)) (=> (= (ws {x} a) WOk) (not (way {x} a b))))"),
-            on("Reports", f"(forall ((a G)) (=> (= (ws {x} a) WOk) (and (lb {x} a) (lt {x} a))))")]
+    return on("Ordered", f"(forall ((a G) (b V)) (=> (= (ws {x} a) WOk) (not (way {x} a b))))")
+
+
+def arrived(x):
+    return on("Reports", f"(forall ((a G)) (=> (= (ws {x} a) WOk) (and (lb {x} a) (lt {x} a))))")
 
 
 def covered(x):
@@ -143,9 +146,9 @@ TRANSITIONS = {
     "Revoke": ("x X", ["(= (dst x) DGranted)"], [put("dst", "x", "DRevoking")]),
     "Quarantine": ("x X", ["(= (dst x) DRevoking)"], [put("dst", "x", "DQuarantined")]),
     "HearClosed": ("x X", [among("(dst x)", "DGranted", "DFencing", "DRevoking", "DQuarantined"),
-                           on("DeferRelease", "(and (distinct (said x) Quiet) " + " ".join(behind("x")) + ")")], leaves("x")),
-    "HearDone": ("x X", ["(= (dst x) DGranted)", covered("x"), *behind("x")], [put("dst", "x", "DFencing")]),
-    "HearDrained": ("x X", ["(= (dst x) DGranted)", covered("x"), *behind("x")], [put("dst", "x", "DVerifying")]),
+                           on("DeferRelease", f"(and (distinct (said x) Quiet) {behind('x')})")], leaves("x")),
+    "HearDone": ("x X", ["(= (dst x) DGranted)", covered("x"), behind("x"), arrived("x")], [put("dst", "x", "DFencing")]),
+    "HearDrained": ("x X", ["(= (dst x) DGranted)", covered("x"), behind("x"), arrived("x")], [put("dst", "x", "DVerifying")]),
     "FenceProved": ("x X", ["(= (dst x) DFencing)", on("FenceFirst", "(dead x)")], [put("dst", "x", "DVerifying")]),
     "DropFenced": ("x X", [among("(dst x)", "DGranted", "DRevoking", "DQuarantined"), on("FencePeer", "(dead x)")], leaves("x")),
     "VerifyOK": ("x X", ["(= (dst x) DVerifying)", on("Checks", "(forall ((a G)) (=> (mine x a) (and (= (cont a) (val x a)) (= (tag a) x))))")],
@@ -167,7 +170,7 @@ TRANSITIONS = {
     "HearGrant": ("x X", HEARD, [put("pst", "x", "PJoining")]),
     "CloseNew": ("x X", HEARD, closes("x", "Failed")),
     "Admit": ("x X", ["(= (pst x) PJoining)"], [put("pst", "x", "PActive")]),
-    "TakeSource": ("x X, h H", ["(= (pst x) PActive)", "(forall ((y X)) (not (hold h y)))"], [add("hold", "h x"), add("kw", "x h")]),
+    "TakeSource": ("x X, h H", ["(forall ((y X)) (not (hold h y)))"], [add("hold", "h x"), add("kw", "x h")]),
     "KernelP": ("x X, h H, v V", ["(kw x h)"], [put("scont", "h", "v")]),
     "Post": ("x X, g G, h H", [on("Silence", "(= (pst x) PActive)"), "(mine x g)", "(= (ws x g) WNone)", "(hold h x)",
                                on("Complete", "(= (scont h) (val x g))")],
@@ -230,6 +233,10 @@ PREFILL = {
     "landb": "(forall ((x X) (g G)) (=> (lb x g) (and (distinct (dst x) DNone) (mine x g) (=> (own g x) (= (cont g) (val x g))))))",
     "landt": "(forall ((x X) (g G)) (=> (lt x g) (and (distinct (dst x) DNone) (mine x g) (=> (own g x) (= (tag g) x)))))",
 }
+# What is left of it where the bytes of a write are not believed, but verified.
+SUMMED = {k: PREFILL[k] for k in "pstart spent wrote wrotep promise kept gone quiet".split()} | {
+    "wayw": f"(forall ((x X) (g G) (v V)) (=> (way x g v) {among('(ws x g)', 'WFlying', 'WOk', 'WLost')}))",
+}
 # hold is a function in Machine.v and a relation here, so that no sort is a function of itself.
 ONLY_HERE = {"holdfun": "(forall ((h H) (x X) (y X)) (=> (and (hold h x) (hold h y)) (= x y)))"}
 
@@ -264,6 +271,10 @@ PROFILES = {
     # our sender: no page is tagged or summed, unless reports cannot be trusted
     "honest": dict(conjuncts=DECODE | PREFILL | ONLY_HERE, safe=SAFE_HONEST,
                    needs=[g for g in GUARDS if g not in UNUSED and not any(g in pair for pair in EITHER)], either=EITHER),
+    # our sender, but its source pages may be anything: what arrives is verified
+    "summed": dict(conjuncts=DECODE | SUMMED, safe=SAFE | {k: SAFE_HONEST[k] for k in ("FencedReuse", "ClosedMeansClosed")},
+                   needs=[g for g in GUARDS if g not in UNUSED | {"SourceHold", "SourceKernel", "Complete", "Reports", "KernelStop", "Holders"}],
+                   either=[("KernelStop", "Holders")]),
     # any sender: the receiver places, and what was placed is verified
     "receiver": dict(conjuncts=DECODE, safe=SAFE, needs=["FreshID", "Alloc", "Blank", "Tenant", "Readers", "Gate", "Checks"],
                      either=[("KernelStop", "Holders")]),
