@@ -46,7 +46,7 @@ func TestLedgersOfAPairConform(t *testing.T) {
 		}
 		for _, e := range r.Epochs {
 			t.Logf("measured %s: %d entries, %d steps and %d ticks re-executed", node, e.Entries, e.Steps, e.Ticks)
-			if e.Steps < 200 || e.Finding != nil || e.Why != "" {
+			if e.Steps < 50 || e.Finding != nil || e.Why != "" {
 				t.Errorf("incarnation %016x of %s: %d steps, %s, %v", uint64(e.Epoch), node, e.Steps, e.Why, e.Finding)
 			}
 		}
