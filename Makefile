@@ -3,7 +3,7 @@
 BIN := bin/bulkhead
 GO ?= go
 
-.PHONY: serve build test check race fuzz lint setup bench clean
+.PHONY: serve build test check race fuzz lint setup bench prove clean
 .DEFAULT_GOAL := build
 
 # Build, then serve two tenants from separate prefill and decode workers. MODEL=smollm2:135m serves a real model.
@@ -36,6 +36,10 @@ setup:
 
 bench: setup build
 	@scripts/bench
+
+# The proof of the transfer: Coq, z3 and cvc5 (Debian: coq z3 cvc5).
+prove:
+	@formal/check
 
 clean:
 	rm -rf bin .cache
