@@ -12,7 +12,7 @@
 
 static void quiet(enum ggml_log_level level, const char *text, void *user) {
   (void)user;
-  if (level >= GGML_LOG_LEVEL_ERROR) fputs(text, stderr);
+  if (level == GGML_LOG_LEVEL_ERROR) fputs(text, stderr);
 }
 
 static int fail(const char *what) {
