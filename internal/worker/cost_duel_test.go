@@ -6,12 +6,14 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
+	"github.com/bulkhead-kv/bulkhead/internal/engine"
 	"github.com/bulkhead-kv/bulkhead/internal/ledger"
 	"github.com/bulkhead-kv/bulkhead/internal/model"
 	"github.com/bulkhead-kv/bulkhead/kv"
@@ -39,13 +41,37 @@ func (s side) String() string {
 type contender struct {
 	*pair
 	ledgers []*ledger.Ledger
+	layers  *pausing
+}
+
+// pausing is a prefill worker's engine that can be made to pause between two layers.
+type pausing struct {
+	Engine
+	pause func() // nil: none; changed only while the worker is idle
+}
+
+// around makes a worker's engine this one.
+func (p *pausing) around(c Config) func(engine.Pages) (Engine, error) {
+	return func(pages engine.Pages) (Engine, error) {
+		inner, err := c.newEngine(pages)
+		p.Engine = inner
+		return p, err
+	}
+}
+
+func (p *pausing) Step(rows []engine.Row) error {
+	if pause := p.pause; pause != nil {
+		rows[0].Cancelled = func() bool { pause(); return false } // polled between layers
+	}
+	return p.Engine.Step(rows)
 }
 
 func (p plan) enter(b testing.TB, m *model.Model, s side) *contender {
 	b.Helper()
-	c := &contender{}
-	pages := p.batch * kv.PagesFor(p.prompt+p.output)
-	c.pair = startPair(b, m, pairConfig{prefillPages: pages, decodePages: pages, context: p.prompt + p.output, omit: s.omit, wire: s.wire,
+	c := &contender{layers: &pausing{}}
+	context := max(p.prompt+p.output, p.promptEach+p.outputEach)
+	pages := p.batch * kv.PagesFor(context)
+	c.pair = startPair(b, m, pairConfig{prefillPages: pages, decodePages: pages, context: context, omit: s.omit, wire: s.wire, pause: c.layers,
 		threads: p.threads, ledger: func(node string, of kv.Epoch) Recorder {
 			l, err := ledger.Open(ledger.Config{Dir: b.TempDir(), Node: node, Epoch: of})
 			if err != nil {
@@ -100,57 +126,129 @@ type times struct {
 	tokens        []int32
 }
 
-// duel gives both sides the same request, the first of them first. Each runs alone to
-// its first token and is parked there; then they take turns, a token each, so that
-// what is compared happened within milliseconds.
+// duel lets both sides do the same in turns, a stretch of milliseconds each, so that what
+// is compared happened side by side. A worker's loop stands still while it waits for
+// its side's turn.
 type duel struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	turn   [2]chan struct{}
-	first  chan struct{} // a first token is there
-	took   [2]times
+	parked chan struct{} // a side has its first tokens
+
+	mu    sync.Mutex
+	begun [2]time.Time // of the stretch that runs
+	used  [2]float64
+	there [2]bool // has its first tokens
 }
 
 func newDuel(ctx context.Context) *duel {
-	d := &duel{turn: [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)}, first: make(chan struct{}, 2)}
+	d := &duel{turn: [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)}, parked: make(chan struct{}, 2)}
 	d.ctx, d.cancel = context.WithCancel(ctx)
 	return d
 }
 
-func fight(b testing.TB, sides [2]*contender, tokens []int32, maxTokens int) [2]times {
+// begin waits for side i's turn and starts its clocks.
+func (d *duel) begin(i int) {
+	select {
+	case <-d.turn[i]:
+	case <-d.ctx.Done():
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.begun[i], d.used[i] = time.Now(), processCPU()
+}
+
+// stretch is what side i has taken since it began, in seconds of wall clock and of CPU.
+func (d *duel) stretch(i int) (wall, cpu float64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return time.Since(d.begun[i]).Seconds(), processCPU() - d.used[i]
+}
+
+func (d *duel) pass(i int) { d.turn[1-i] <- struct{}{} }
+
+// start runs both sides, the first of them first, until each is parked with its first
+// tokens; then the first has the turn. ended is told of a side that is parked and
+// whose ledgers are written.
+func (d *duel) start(b testing.TB, sides [2]*contender, run func(i int), ended func(i int)) (wait func()) {
 	b.Helper()
-	d := newDuel(b.Context())
-	defer d.cancel()
 	var both sync.WaitGroup
+	for i := range sides {
+		both.Go(func() { d.begin(i); run(i) })
+	}
+	d.turn[0] <- struct{}{}
 	for i, c := range sides {
-		begun, used := time.Now(), processCPU()
-		both.Go(func() {
-			o := c.run(d.ctx, c.job(tokens, maxTokens), d.watch(i, begun, maxTokens))
-			d.took[i].tokens = o.tokens()
-		})
 		select {
-		case <-d.first:
+		case <-d.parked:
 		case <-d.ctx.Done():
 			b.Fatal("a request failed")
 		}
 		c.synced(b)
-		d.took[i].ttftCPU = processCPU() - used
+		ended(i)
+		d.pass(i)
 	}
-	d.turn[0] <- struct{}{}
-	both.Wait()
-	if len(d.took[0].tokens) != maxTokens || !slices.Equal(d.took[0].tokens, d.took[1].tokens) {
-		b.Fatalf("the two sides gave %d and %d tokens, want the same %d", len(d.took[0].tokens), len(d.took[1].tokens), maxTokens)
+	return func() {
+		both.Wait()
+		idle(b, sides[0].pair, sides[1].pair)
+		for _, c := range sides {
+			c.synced(b)
+		}
 	}
-	idle(b, sides[0].pair, sides[1].pair)
-	for _, c := range sides {
-		c.synced(b)
+}
+
+// park is where a side stands when it has its first tokens.
+func (d *duel) park(i int) {
+	d.mu.Lock()
+	d.there[i] = true
+	d.mu.Unlock()
+	d.parked <- struct{}{}
+	d.begin(i)
+}
+
+// stretchMin is how long a side computes before it gives up its turn between two layers.
+const stretchMin = 5 * time.Millisecond
+
+// between is called between two layers of a prompt.
+func (d *duel) between(i int, took *times) {
+	wall, cpu := d.stretch(i)
+	d.mu.Lock()
+	alone := d.there[1-i]
+	d.mu.Unlock()
+	if alone || wall < stretchMin.Seconds() {
+		return
 	}
-	return d.took
+	took.ttft, took.ttftCPU = took.ttft+wall, took.ttftCPU+cpu
+	d.pass(i)
+	d.begin(i)
+}
+
+// fight gives both sides the same request. They take turns between layers of the prompt, and
+// then a token each.
+func fight(b testing.TB, sides [2]*contender, tokens []int32, maxTokens int) [2]times {
+	b.Helper()
+	d := newDuel(b.Context())
+	defer d.cancel()
+	var took [2]times
+	for i, c := range sides {
+		c.layers.pause = func() { d.between(i, &took[i]) }
+		defer func() { c.layers.pause = nil }()
+	}
+	wait := d.start(b, sides, func(i int) {
+		o := sides[i].run(d.ctx, sides[i].job(tokens, maxTokens), d.watch(i, &took[i], maxTokens))
+		took[i].tokens = o.tokens()
+	}, func(i int) {
+		_, cpu := d.stretch(i)
+		took[i].ttftCPU += cpu
+	})
+	wait()
+	if len(took[0].tokens) != maxTokens || !slices.Equal(took[0].tokens, took[1].tokens) {
+		b.Fatalf("the two sides gave %d and %d tokens, want the same %d", len(took[0].tokens), len(took[1].tokens), maxTokens)
+	}
+	return took
 }
 
 // watch is called in the decode worker's loop, which stands still while it waits.
-func (d *duel) watch(i int, begun time.Time, maxTokens int) func(cluster.Role, cluster.Event) {
-	var used float64
+func (d *duel) watch(i int, took *times, maxTokens int) func(cluster.Role, cluster.Event) {
 	return func(role cluster.Role, e cluster.Event) {
 		if e.Kind == cluster.Failed {
 			d.cancel()
@@ -158,52 +256,103 @@ func (d *duel) watch(i int, begun time.Time, maxTokens int) func(cluster.Role, c
 		if role != cluster.Decode || e.Kind != cluster.Token {
 			return
 		}
-		took, cpu := time.Since(begun).Seconds(), processCPU()-used
-		mine := &d.took[i]
+		wall, cpu := d.stretch(i)
 		switch {
 		case e.Index == 0:
-			mine.ttft = took
-			d.first <- struct{}{}
+			took.ttft += wall
+			d.park(i)
 		case e.Index < maxTokens-1:
-			mine.itl, mine.itlCPU = append(mine.itl, took), append(mine.itlCPU, cpu)
-			d.turn[1-i] <- struct{}{}
+			took.itl, took.itlCPU = append(took.itl, wall), append(took.itlCPU, cpu)
+			d.pass(i)
+			d.begin(i)
 		default: // what ends a request runs beside the other's last token: neither counts
-			d.turn[1-i] <- struct{}{}
-			return
+			d.pass(i)
 		}
-		select {
-		case <-d.turn[i]:
-		case <-d.ctx.Done():
-		}
-		begun, used = time.Now(), processCPU()
 	}
 }
 
-// round runs requests at once and gives the time until the last has ended and the
-// CPU time until nothing is left to do.
-func (c *contender) round(b testing.TB, prompts [][]int32, maxTokens int) (wall, cpu float64) {
+// crowd is a duel of several requests at once: when all of a side's have their first
+// tokens, the sides take turns, a step each, until the first request nears its end.
+type crowd struct {
+	*duel
+	size, maxTokens int
+	first, later    [2]int // tokens of each side until it is parked, and since
+	steps, stepsCPU [2][]float64
+	over            bool
+}
+
+// fightMany gives both sides the same requests. It returns the time of a step of each side,
+// by wall clock and by CPU.
+func fightMany(b testing.TB, sides [2]*contender, prompts [][]int32, maxTokens int) (wall, cpu [2]float64) {
 	b.Helper()
-	begun, used := time.Now(), processCPU()
-	var all sync.WaitGroup
-	var mu sync.Mutex
-	tokens := 0
-	for _, prompt := range prompts {
-		j := c.job(prompt, maxTokens)
-		all.Go(func() {
-			o := c.run(b.Context(), j, nil)
-			mu.Lock()
-			tokens += len(o.tokens())
-			mu.Unlock()
-		})
+	d := &crowd{duel: newDuel(b.Context()), size: len(prompts), maxTokens: maxTokens}
+	defer d.cancel()
+	var tokens [2]atomic.Int64
+	wait := d.start(b, sides, func(i int) {
+		var all sync.WaitGroup
+		for _, prompt := range prompts {
+			j := sides[i].job(prompt, maxTokens)
+			all.Go(func() { tokens[i].Add(int64(len(sides[i].run(d.ctx, j, d.watch(i)).tokens()))) })
+		}
+		all.Wait()
+	}, func(int) {})
+	wait()
+	n := min(len(d.steps[0]), len(d.steps[1]))
+	for i := range sides {
+		if got := tokens[i].Load(); got != int64(len(prompts)*maxTokens) || n < kv.PageTokens {
+			b.Fatalf("%d requests gave %d tokens, want %d each, and %d steps were taken in turns, want at least %d", len(prompts), got, maxTokens, n, kv.PageTokens)
+		}
+		for k := range n {
+			wall[i] += d.steps[i][k] / float64(n)
+			cpu[i] += d.stepsCPU[i][k] / float64(n)
+		}
 	}
-	all.Wait()
-	wall = time.Since(begun).Seconds()
-	if tokens != len(prompts)*maxTokens {
-		b.Fatalf("%d tokens came from %d requests for %d each", tokens, len(prompts), maxTokens)
+	return wall, cpu
+}
+
+func (d *crowd) watch(i int) func(cluster.Role, cluster.Event) {
+	return func(role cluster.Role, e cluster.Event) {
+		if e.Kind == cluster.Failed {
+			d.cancel()
+		}
+		if role != cluster.Decode || e.Kind != cluster.Token {
+			return
+		}
+		if e.Index == 0 {
+			d.first[i]++
+			if d.first[i] == d.size {
+				d.park(i)
+			}
+			return
+		}
+		if d.first[i] < d.size || d.ended() {
+			return
+		}
+		if d.later[i]++; d.later[i]%d.size != 0 {
+			return
+		}
+		wall, cpu := d.stretch(i)
+		d.steps[i], d.stepsCPU[i] = append(d.steps[i], wall), append(d.stepsCPU[i], cpu)
+		if e.Index >= d.maxTokens-2 {
+			d.end()
+			d.pass(i)
+			return
+		}
+		d.pass(i)
+		d.begin(i)
 	}
-	c.idle(b)
-	c.synced(b)
-	return wall, processCPU() - used
+}
+
+func (d *crowd) end() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.over = true
+}
+
+func (d *crowd) ended() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.over
 }
 
 // samples are log ratios, other side to base. A block is measured in the order base,
@@ -245,15 +394,15 @@ func (p plan) session(b testing.TB, m *model.Model, base, other side, number int
 	}
 	s := &samples{}
 	a.duels(b, p.output, &samples{}) // warms up
-	a.rounds(b, &samples{})
+	a.batches(b, &samples{})
 	for range p.firstBlocks {
 		a.duels(b, firstOnly, s)
 	}
 	for range p.duelBlocks {
 		a.duels(b, p.output, s)
 	}
-	for range p.roundBlocks {
-		a.rounds(b, s)
+	for range p.batchBlocks {
+		a.batches(b, s)
 	}
 	return s
 }
@@ -331,17 +480,17 @@ func (a *arena) duels(b testing.TB, output int, s *samples) {
 	s.itl, s.itlCPU = append(s.itl, itl), append(s.itlCPU, itlCPU)
 }
 
-func (a *arena) rounds(b testing.TB, s *samples) {
+func (a *arena) batches(b testing.TB, s *samples) {
 	prompts := make([][]int32, a.batch)
 	for i := range prompts {
-		prompts[i] = a.random(a.r)
+		prompts[i] = a.random(a.r)[:a.promptEach]
 	}
 	k := a.block(b)
 	var wall, cpu [4]float64
 	for half, contenders := range k.halves {
-		for i, c := range contenders() {
-			wall[2*half+i], cpu[2*half+i] = c.round(b, prompts, a.output)
-		}
+		w, c := fightMany(b, contenders(), prompts, a.outputEach)
+		copy(wall[2*half:], w[:])
+		copy(cpu[2*half:], c[:])
 	}
 	s.rate, s.rateCPU = append(s.rate, k.ratio(wall)), append(s.rateCPU, k.ratio(cpu))
 	s.base.rate, s.base.rateCPU = append(s.base.rate, k.bases(wall)...), append(s.base.rateCPU, k.bases(cpu)...)
@@ -353,4 +502,33 @@ func (p plan) random(r *rand.Rand) []int32 {
 		tokens[i] = int32(r.IntN(p.vocab))
 	}
 	return tokens
+}
+
+// Both sides take every stretch that is compared, and nothing but a side's own turns
+// counts as its time.
+func TestSidesTakeTurns(t *testing.T) {
+	m := smallModel(t)
+	p := plan{prompt: 200, output: 20, batch: 3, promptEach: 100, outputEach: 300, threads: 1, vocab: m.Config.Vocab}
+	sides := [2]*contender{p.enter(t, m, side{"tcp", plainTCP, omitted{}}), p.enter(t, m, side{"tcp", plainTCP, everything})}
+	r := rand.New(rand.NewPCG(1, 2))
+	begun := time.Now()
+	took := fight(t, sides, p.random(r), p.output)
+	all := time.Since(begun).Seconds()
+	sum := 0.0
+	for i := range took {
+		if took[i].ttft <= 0 || took[i].ttftCPU <= 0 || len(took[i].itl) != p.output-2 || len(took[i].itlCPU) != p.output-2 {
+			t.Errorf("side %d: %+v, want a first token and %d others", i, took[i], p.output-2)
+		}
+		sum += took[i].ttft
+		for _, v := range took[i].itl {
+			sum += v
+		}
+	}
+	if sum > all {
+		t.Errorf("the turns took %.4f s, both sides together %.4f s", sum, all)
+	}
+	prompts := [][]int32{p.random(r)[:p.promptEach], p.random(r)[:p.promptEach], p.random(r)[:p.promptEach]}
+	if wall, cpu := fightMany(t, sides, prompts, p.outputEach); min(wall[0], wall[1], cpu[0], cpu[1]) <= 0 {
+		t.Errorf("steps took %v s, %v s of CPU", wall, cpu)
+	}
 }

@@ -31,9 +31,10 @@ const slowdownMax = 0.01
 type plan struct {
 	sessions                int // pairs of workers are made anew in each
 	firstBlocks             int // of a session: solo requests up to their first token
-	duelBlocks, roundBlocks int // of a session: whole solo requests, and concurrent ones
-	prompt, output          int // tokens
-	batch                   int // requests of a round
+	duelBlocks, batchBlocks int // of a session: whole solo requests, and several at once
+	prompt, output          int // tokens of a solo request
+	batch                   int // requests at once
+	promptEach, outputEach  int // tokens of each of them
 	threads                 int // of each engine
 	vocab                   int
 	seed                    uint64
@@ -44,7 +45,7 @@ var costFlags = struct {
 	sessions, threads *int
 	prompt, output    *int
 	first             *int
-	duels, rounds     *int
+	duels, batches    *int
 	beside            *int
 	each              *bool
 	seed              *uint64
@@ -56,7 +57,7 @@ var costFlags = struct {
 	flag.Int("cost.output", 0, "output tokens, 0: the model's own number"),
 	flag.Int("cost.first", 0, "blocks of four requests up to the first token in a session, 0: the model's own number"),
 	flag.Int("cost.duels", 0, "blocks of four whole solo requests in a session, 0: the model's own number"),
-	flag.Int("cost.rounds", 0, "blocks of four rounds of concurrent requests in a session, 0: the model's own number"),
+	flag.Int("cost.batches", 0, "blocks of four batches of concurrent requests in a session, 0: the model's own number"),
 	flag.Int("cost.beside", 4, "what is measured beside the guards, as TLS, has fewer blocks by this factor"),
 	flag.Bool("cost.each", false, "measure each guard alone as well"),
 	flag.Uint64("cost.seed", 1, "of prompts and resampling"),
@@ -71,8 +72,8 @@ type subject struct {
 
 func subjects() []subject {
 	return []subject{
-		{"smollm2", plan{prompt: 192, output: 34, batch: 4, firstBlocks: 16, duelBlocks: 6, roundBlocks: 6}, loadSmolLM2},
-		{"tracer", plan{prompt: 480, output: 130, batch: 4, firstBlocks: 24, duelBlocks: 12, roundBlocks: 12}, loadTracer},
+		{"smollm2", plan{prompt: 192, output: 34, batch: 4, promptEach: 48, outputEach: 80, firstBlocks: 16, duelBlocks: 6, batchBlocks: 6}, loadSmolLM2},
+		{"tracer", plan{prompt: 480, output: 130, batch: 4, promptEach: 480, outputEach: 400, firstBlocks: 24, duelBlocks: 12, batchBlocks: 12}, loadTracer},
 	}
 }
 
@@ -125,7 +126,7 @@ func BenchmarkGuardCost(b *testing.B) {
 			if *costFlags.each {
 				p.eachGuard(b, m, guarded)
 			}
-			for _, blocks := range []*int{&p.firstBlocks, &p.duelBlocks, &p.roundBlocks} {
+			for _, blocks := range []*int{&p.firstBlocks, &p.duelBlocks, &p.batchBlocks} {
 				*blocks = max(1, *blocks / *costFlags.beside)
 			}
 			p.contest(b, m, "the guarded side against itself", guarded, guarded)
@@ -150,7 +151,7 @@ func (p plan) eachGuard(b *testing.B, m *model.Model, guarded side) {
 func (p plan) with(m *model.Model) plan {
 	p.sessions, p.threads, p.seed, p.vocab = *costFlags.sessions, *costFlags.threads, *costFlags.seed, m.Config.Vocab
 	for _, f := range []struct{ flag, into *int }{{costFlags.prompt, &p.prompt}, {costFlags.output, &p.output},
-		{costFlags.first, &p.firstBlocks}, {costFlags.duels, &p.duelBlocks}, {costFlags.rounds, &p.roundBlocks}} {
+		{costFlags.first, &p.firstBlocks}, {costFlags.duels, &p.duelBlocks}, {costFlags.batches, &p.batchBlocks}} {
 		if *f.flag > 0 {
 			*f.into = *f.flag
 		}
@@ -168,21 +169,22 @@ func (p plan) contest(b *testing.B, m *model.Model, name string, base, other sid
 	s := &samples{}
 	for number := range p.sessions {
 		b.Run("session", func(b *testing.B) { s.add(p.session(b, m, base, other, number)) })
+		fmt.Fprintf(os.Stderr, "%s: session %d of %d ended after %.0f s\n", name, number+1, p.sessions, time.Since(begun).Seconds())
 	}
 	fmt.Printf("\n%s: %s -> %s\n", name, base, other)
-	fmt.Printf("  chosen beforehand: %d sessions x (%d blocks of 4 first tokens, %d blocks of 4 solo requests, %d blocks of 4 rounds of %d requests), prompt %d, output %d, %d engine threads, seed %d; took %.0f s\n",
-		p.sessions, p.firstBlocks, p.duelBlocks, p.roundBlocks, p.batch, p.prompt, p.output, p.threads, p.seed, time.Since(begun).Seconds())
+	fmt.Printf("  chosen beforehand: %d sessions x (%d blocks of 4 first tokens and %d of 4 solo requests, prompt %d, output %d; %d blocks of 4 times %d requests at once, prompt %d, output %d), %d engine threads, seed %d; took %.0f s\n",
+		p.sessions, p.firstBlocks, p.duelBlocks, p.prompt, p.output, p.batchBlocks, p.batch, p.promptEach, p.outputEach, p.threads, p.seed, time.Since(begun).Seconds())
 	fmt.Printf("  %-28s %9s %20s %6s %24s  %s\n", "slowdown", "estimate", "95 % interval", "n", "middle half of samples", "without")
 	r := rand.New(rand.NewPCG(p.seed, 99))
-	tokens := float64(p.batch * p.output)
+	batch := float64(p.batch)
 	ttft, rate := hodgesLehmann(s.ttft), hodgesLehmann(s.rate)
 	itl := byPosition(s.itl, kv.PageTokens, r)
 	ttft.print("TTFT", fmt.Sprintf("%.2f ms", 1e3*median(s.base.ttft)))
 	itl.print("ITL", fmt.Sprintf("%.3f ms", 1e3*median(s.base.itl)))
-	rate.print("time a token, batch (1/rate)", fmt.Sprintf("%.1f tokens/s", tokens/median(s.base.rate)))
+	rate.print("time a token, batch (1/rate)", fmt.Sprintf("%.1f tokens/s", batch/median(s.base.rate)))
 	hodgesLehmann(s.ttftCPU).print("CPU to the first token", fmt.Sprintf("%.2f ms", 1e3*median(s.base.ttftCPU)))
 	byPosition(s.itlCPU, kv.PageTokens, r).print("CPU a token, solo", fmt.Sprintf("%.3f ms", 1e3*median(s.base.itlCPU)))
-	hodgesLehmann(s.rateCPU).print("CPU a token, batch", fmt.Sprintf("%.3f ms", 1e3*median(s.base.rateCPU)/tokens))
+	hodgesLehmann(s.rateCPU).print("CPU a token, batch", fmt.Sprintf("%.3f ms", 1e3*median(s.base.rateCPU)/batch))
 	return []estimate{ttft.slower(), itl.slower(), rate.slower()}
 }
 

@@ -68,6 +68,7 @@ type pairConfig struct {
 	threads                   int                                     // of each engine, 0: 1
 	wire                      wire                                    // nil: plaintext TCP
 	ledger                    func(node string, of kv.Epoch) Recorder // nil: in memory
+	pause                     *pausing                                // prefill's engine, nil: the model's own
 }
 
 // wire makes the listener of a prefill worker and says how to dial it.
@@ -150,7 +151,11 @@ func (c pairConfig) worker(m *model.Model, node string, pages int, record Record
 func startPair(t testing.TB, m *model.Model, c pairConfig) *pair {
 	t.Helper()
 	record := &notes{}
-	p, err := NewPrefill(c.worker(m, "p0", c.prefillPages, record))
+	prefill := c.worker(m, "p0", c.prefillPages, record)
+	if c.pause != nil {
+		prefill.NewEngine = c.pause.around(prefill)
+	}
+	p, err := NewPrefill(prefill)
 	if err != nil {
 		t.Fatal(err)
 	}
