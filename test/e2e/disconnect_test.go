@@ -28,9 +28,11 @@ func TestDisconnectStorm(t *testing.T) {
 	if testing.Short() {
 		requests, least = 200, 0
 	}
-	s := serve(t, "--prefill-pool", "8192", "--decode-pool", "8192", "--context", "4096", "--log-level", "error")
+	flags := []string{"--prefill-pool", "8192", "--decode-pool", "8192", "--context", "4096", "--log-level", "error"}
+	s := serve(t, flags...)
+	calm := serve(t, flags...)
 	questions := s.soloQuestions(t, 40)
-	before := s.firstTokens(t, questions, 60)
+	before := firstTokens(t, s, calm, questions, 200)
 
 	c := &cutter{server: s, questions: questions, survivors: map[string]string{}}
 	phases := map[string]int{}
@@ -42,7 +44,7 @@ func TestDisconnectStorm(t *testing.T) {
 		phases["last byte"] += c.lastByte
 		c.scarce, c.asked = scarcest(phases, least), asked+batch
 	}
-	after := s.firstTokens(t, questions, 60)
+	after := firstTokens(t, s, calm, questions, 200)
 	for _, name := range slices.Sorted(maps.Keys(phases)) {
 		t.Logf("measured %d in phase %s", phases[name], name)
 	}
@@ -51,8 +53,12 @@ func TestDisconnectStorm(t *testing.T) {
 			t.Errorf("%d requests were cut in phase %s, want at least %d", phases[name], name, least)
 		}
 	}
-	t.Logf("measured %d requests, %d survived, %d wrong; median time to first token %v before, %v after (ratio %.3f)", c.asked, len(c.survivors), c.wrong,
-		before.Round(time.Microsecond), after.Round(time.Microsecond), float64(after)/float64(before))
+	t.Logf("measured %d requests, %d survived, %d wrong", c.asked, len(c.survivors), c.wrong)
+	slower, low, high := ratioOfMedians(random, after, before)
+	t.Logf("measured time to the first token over that of an untouched server, after the storm against before: %.3f [%.3f, %.3f]", slower, low, high)
+	if low > 1.05 {
+		t.Errorf("after the storm the first token takes %.3f [%.3f, %.3f] times as long as before, want at most 1.05", slower, low, high)
+	}
 	roots, numbers := s.roots(t, 1), s.requests(t)
 	for id, root := range c.survivors {
 		if got := fmt.Sprintf("%x", roots[numbers.of(t, id)]); got != root {
@@ -144,21 +150,60 @@ func (s *server) soloQuestions(t *testing.T, n int) []question {
 	return questions
 }
 
-// firstTokens is the median time to the first token over n requests, one at a time.
-func (s *server) firstTokens(t *testing.T, questions []question, n int) time.Duration {
+// firstTokens asks two servers in turns, one request at a time, n times each. It gives
+// the ratios of their times to the first token: what the machine does meanwhile
+// is in both times of a pair.
+func firstTokens(t *testing.T, s, calm *server, questions []question, n int) []float64 {
 	t.Helper()
-	times := make([]time.Duration, n)
-	for i := range times {
-		begun := time.Now()
-		_, _, _ = s.stream(t.Context(), s.key(0), questions[i%5].prompt, 2, func(pieces int) bool {
-			if pieces == 1 {
-				times[i] = time.Since(begun)
-			}
-			return true
-		})
+	ratios := make([]float64, n)
+	for i := range ratios {
+		q := questions[i%5]
+		var pair [2]time.Duration
+		for k := range pair {
+			which := (i + k) % 2
+			pair[which] = []*server{s, calm}[which].firstToken(t, q)
+		}
+		ratios[i] = float64(pair[0]) / float64(pair[1])
 	}
-	slices.Sort(times)
-	return times[n/2]
+	return ratios
+}
+
+func (s *server) firstToken(t *testing.T, q question) (took time.Duration) {
+	t.Helper()
+	begun := time.Now()
+	_, _, err := s.stream(t.Context(), s.key(0), q.prompt, 2, func(pieces int) bool {
+		if pieces == 1 {
+			took = time.Since(begun)
+		}
+		return true
+	})
+	if err != nil || took == 0 {
+		t.Fatalf("a request to an idle server has no first token: %v", err)
+	}
+	return took
+}
+
+// ratioOfMedians is the median of over divided by that of under, with a 95 %
+// interval by resampling.
+func ratioOfMedians(random *rand.Rand, over, under []float64) (ratio, low, high float64) {
+	sample := func(of []float64) float64 {
+		drawn := make([]float64, len(of))
+		for i := range drawn {
+			drawn[i] = of[random.IntN(len(of))]
+		}
+		return median(drawn)
+	}
+	resampled := make([]float64, 1000)
+	for i := range resampled {
+		resampled[i] = sample(over) / sample(under)
+	}
+	slices.Sort(resampled)
+	return median(over) / median(under), resampled[25], resampled[974]
+}
+
+func median(of []float64) float64 {
+	sorted := slices.Sorted(slices.Values(of))
+	return sorted[len(sorted)/2]
 }
 
 var cutPhases = []string{"queued", "prefill", "transfer", "before first token", "decode", "last byte"}
