@@ -37,9 +37,10 @@ setup:
 bench: setup build
 	@scripts/bench
 
-# The proof of the transfer: Coq, z3 and cvc5 (Debian: coq z3 cvc5).
+# The proof of the transfer, by Coq, z3 and cvc5, which it installs.
 prove:
-	@formal/check
+	@scripts/setup proof
+	@formal/check --full
 
 clean:
 	rm -rf bin .cache
