@@ -66,7 +66,7 @@ func ParseTag(header []byte) (t Tag, ok bool) {
 }
 
 // Matches reports whether header carries exactly this tag, extent included.
-func (t Tag) Matches(header []byte) bool {
+func (t *Tag) Matches(header []byte) bool {
 	_ = header[HeaderBytes-1]
 	le := binary.LittleEndian
 	return le.Uint64(header[0:]) == uint64(Magic)|WireVersion<<32|uint64(t.Tokens)<<40|uint64(t.Layout)<<48 &&
@@ -84,7 +84,7 @@ func (t Tag) PutTrailer(trailer []byte) {
 }
 
 // MatchesTrailer reports whether trailer is this tag's.
-func (t Tag) MatchesTrailer(trailer []byte) bool {
+func (t *Tag) MatchesTrailer(trailer []byte) bool {
 	_ = trailer[TrailerBytes-1]
 	return binary.LittleEndian.Uint64(trailer) == uint64(t.Generation) && binary.LittleEndian.Uint64(trailer[8:]) == t.Transfer.fold()
 }

@@ -99,7 +99,7 @@ func (d *Decode) pagesHold(s *sequence) bool {
 	for i := range s.at/kv.PageTokens + 1 {
 		tag := d.tag(s, i, s.written())
 		extent, known := d.pool.Extent(s.refs[i])
-		if !known || extent != int(tag.Tokens) || !d.slab.TagOK(s.refs[i].Slot, tag) {
+		if !known || extent != int(tag.Tokens) || !d.slab.TagOK(s.refs[i].Slot, &tag) {
 			return false
 		}
 	}

@@ -478,7 +478,8 @@ func (p *Prefill) tagsHold(pr *prompt, tokens int) bool {
 		return true
 	}
 	for i := range kv.PagesFor(tokens) {
-		if !p.slab.TagOK(pr.refs[i].Slot, p.tag(pr, i, pr.computed)) {
+		tag := p.tag(pr, i, pr.computed)
+		if !p.slab.TagOK(tag.Slot, &tag) {
 			return false
 		}
 	}

@@ -23,7 +23,8 @@ const BytesMax = 1 << 44
 type Slab struct {
 	layout kv.Layout
 	id     uint16
-	stride int
+	stride int // bytes from page to page
+	frame  int // bytes of a page
 	pages  int
 	bytes  []byte
 	file   *os.File    // the memory file, or nil
@@ -52,7 +53,7 @@ func allocateSlab(layout kv.Layout, pages int, allocate func(n int) ([]byte, *os
 	if pages < 1 || pages > BytesMax/layout.StrideBytes() {
 		return nil, fmt.Errorf("slab: %d pages of %d bytes, must be 1 to %d", pages, layout.StrideBytes(), BytesMax/layout.StrideBytes())
 	}
-	s := &Slab{layout: layout, id: layout.ID(), stride: layout.StrideBytes(), pages: pages, leaves: make([]kv.Digest, pages*layout.Layers)}
+	s := &Slab{layout: layout, id: layout.ID(), stride: layout.StrideBytes(), frame: layout.FrameBytes(), pages: pages, leaves: make([]kv.Digest, pages*layout.Layers)}
 	var err error
 	s.bytes, s.file, err = allocate(pages * s.stride)
 	if err != nil {
@@ -81,7 +82,7 @@ func (s *Slab) File() *os.File { return s.file }
 // Page is what travels of a page: header, body and trailer.
 func (s *Slab) Page(slot kv.Slot) []byte {
 	at := int(slot) * s.stride
-	return s.bytes[at : at+s.layout.FrameBytes() : at+s.layout.FrameBytes()]
+	return s.bytes[at : at+s.frame : at+s.frame]
 }
 
 // Header is the first 64 bytes of a page.
@@ -128,7 +129,7 @@ func (s *Slab) SetSum(slot kv.Slot, sum kv.Sum) { kv.PutSum(s.Page(slot), sum) }
 
 // TagOK reports whether the page carries exactly this tag at head and tail,
 // extent included. It is meant for each page at each step.
-func (s *Slab) TagOK(slot kv.Slot, want kv.Tag) bool {
+func (s *Slab) TagOK(slot kv.Slot, want *kv.Tag) bool {
 	page := s.Page(slot)
 	return want.Matches(page) && want.MatchesTrailer(page[len(page)-kv.TrailerBytes:])
 }

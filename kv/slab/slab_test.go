@@ -80,7 +80,7 @@ func TestPageOfEveryExtentVerifies(t *testing.T) {
 		if got := s.Check(1, tag, key); got != Sound || !s.Verify(1, tag, key) {
 			t.Errorf("a page of %d tokens is %v, want sound", tokens, got)
 		}
-		if !s.TagOK(1, tag) {
+		if !s.TagOK(1, &tag) {
 			t.Errorf("a page of %d tokens does not carry its own tag", tokens)
 		}
 	}
@@ -167,7 +167,7 @@ func TestZeroAndPoison(t *testing.T) {
 	s := newSlab(t, 3)
 	tag := write(s, 1, 16)
 	s.Poison(1)
-	if s.TagOK(1, tag) || s.Verify(1, tag, key) {
+	if s.TagOK(1, &tag) || s.Verify(1, tag, key) {
 		t.Error("a poisoned page verifies")
 	}
 	s.Zero(1)
@@ -221,7 +221,7 @@ func BenchmarkTagOK(b *testing.B) {
 	s := newSlab(b, 1)
 	tag := write(s, 0, 16)
 	for b.Loop() {
-		if !s.TagOK(0, tag) {
+		if !s.TagOK(0, &tag) {
 			b.Fatal("no match")
 		}
 	}
