@@ -106,6 +106,7 @@ type Status struct {
 	LastTransfer     time.Time // end of the last real transfer; zero if there was none
 	Peers            []PeerStatus
 	Draining         bool
+	LedgerFailed     bool // jobs are refused until the ledger can be written
 	Build            string
 }
 

@@ -274,7 +274,7 @@ func TestStatusArrivesAndChanges(t *testing.T) {
 		t.Errorf("first status (-worker +gateway):\n%s", diff)
 	}
 	next := before
-	next.Running, next.FreePages, next.Draining = 3, 17, true
+	next.Running, next.FreePages, next.Draining, next.LedgerFailed = 3, 17, true, true
 	next.Peers = []PeerStatus{{Node: "p1", Err: "refused"}}
 	next.LastTransfer = time.Now()
 	c.workers["d1"].Set(next)

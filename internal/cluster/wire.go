@@ -162,7 +162,7 @@ func statusToWire(s *Status, now time.Time) *pb.Status {
 		},
 		Running: int64(s.Running), Waiting: int64(s.Waiting), FreePages: int64(s.FreePages),
 		QuarantinedPages: int64(s.QuarantinedPages), QueuedTokens: int64(s.QueuedTokens),
-		Draining: s.Draining, Build: s.Build,
+		Draining: s.Draining, LedgerFailed: s.LedgerFailed, Build: s.Build,
 	}
 	if !s.LastTransfer.IsZero() {
 		age := int64(max(0, now.Sub(s.LastTransfer)))
@@ -188,7 +188,7 @@ func statusFromWire(w *pb.Status, now time.Time) (Status, error) {
 		},
 		Running: int(w.GetRunning()), Waiting: int(w.GetWaiting()), FreePages: int(w.GetFreePages()),
 		QuarantinedPages: int(w.GetQuarantinedPages()), QueuedTokens: int(w.GetQueuedTokens()),
-		Draining: w.GetDraining(), Build: w.GetBuild(),
+		Draining: w.GetDraining(), LedgerFailed: w.GetLedgerFailed(), Build: w.GetBuild(),
 	}
 	if r := w.GetRole(); r == pb.Role_ROLE_PREFILL || r == pb.Role_ROLE_DECODE {
 		s.Role = Role(r)

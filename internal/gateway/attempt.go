@@ -39,6 +39,7 @@ type outcome struct {
 	tokens int    // handed to the receiver
 	err    error
 	lost   []cluster.Role // workers whose stream broke
+	failed []cluster.Role // workers that said they failed, or said what no worker may
 }
 
 // attempt runs a job on its pair and hands the receiver what passed every check.
@@ -115,6 +116,7 @@ func (a *attempt) take(r report) (ended bool, err error) {
 		return false, a.closed(r)
 	}
 	if err := a.verdict.step(r.role, &r.event); err != nil {
+		a.out.failed = append(a.out.failed, r.role)
 		return false, err
 	}
 	switch r.event.Kind {
@@ -170,6 +172,11 @@ func (a *attempt) closed(r report) error {
 func (a *attempt) failed(r report) error {
 	if r.role == cluster.Prefill && a.verdict.computed != nil {
 		return nil
+	}
+	switch r.event.Fault {
+	case fault.Unavailable, fault.Internal, fault.Corrupt:
+		a.out.failed = append(a.out.failed, r.role)
+	default: // the request's, or the moment's
 	}
 	return a.blame(r.role, r.event.Fault, r.event.Reason)
 }

@@ -94,15 +94,10 @@ func (c *choice) attempts(ctx context.Context) (finish string, err error) {
 	}
 }
 
-// settle ends the attempt's lease and notes the workers that were lost.
+// settle ends the attempt's lease and notes which workers are to be avoided.
 func (c *choice) settle(out outcome) {
-	for _, role := range out.lost {
-		w := c.lease.pair.Decode
-		if role == cluster.Prefill {
-			w = c.lease.pair.Prefill
-		}
-		c.gateway.dispatch.lost(w)
-		c.gateway.parts.Log.Warn("worker lost during a request", "node", w.Node, "request", c.number, "attempt", c.attempt)
+	if nodes := c.gateway.avoid(c.lease.pair, out); len(nodes) > 0 {
+		c.gateway.parts.Log.Warn("worker failed a request", "nodes", nodes, "request", c.number, "attempt", c.attempt, "error", out.err)
 	}
 	c.lease.release()
 	how := "ok"
@@ -110,6 +105,26 @@ func (c *choice) settle(out outcome) {
 		how = fault.Of(out.err).String()
 	}
 	c.gateway.parts.Metrics.Add(metrics.Attempts, 1, how)
+}
+
+// avoid notes the workers that an attempt has lost, or that failed in it, and
+// returns their names.
+func (g *Gateway) avoid(pair router.Pair, out outcome) (nodes []string) {
+	worker := func(role cluster.Role) router.Worker {
+		if role == cluster.Prefill {
+			return pair.Prefill
+		}
+		return pair.Decode
+	}
+	for _, role := range out.lost {
+		g.dispatch.lost(worker(role))
+		nodes = append(nodes, worker(role).Node)
+	}
+	for _, role := range out.failed {
+		g.dispatch.failed(worker(role))
+		nodes = append(nodes, worker(role).Node)
+	}
+	return nodes
 }
 
 func (c *choice) finish(out outcome) string {

@@ -65,7 +65,8 @@ type Config struct {
 	OutboxBytesMax int
 
 	// FreshFor is how old a worker's state may be. A worker that was lost is not
-	// taken for LostFor, and taken last for AvoidFor, unless it has started anew.
+	// taken for LostFor; one that was lost or failed a request is taken last for
+	// AvoidFor. Neither holds when it has started anew.
 	FreshFor time.Duration
 	LostFor  time.Duration
 	AvoidFor time.Duration

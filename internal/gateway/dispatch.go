@@ -37,10 +37,10 @@ type dispatcher struct {
 // load is what this gateway's running choices hold at a worker.
 type load struct{ pages, tokens int }
 
-// loss is the last time a worker was lost, in that epoch of it.
+// loss is when a worker was lost and when it failed a request, in that epoch of it.
 type loss struct {
-	epoch kv.Epoch
-	at    time.Time
+	epoch        kv.Epoch
+	lost, failed time.Time // the last time; zero: never
 }
 
 // waiter is one choice that waits. Its ticket's id is its request's number.
@@ -267,11 +267,24 @@ func (d *dispatcher) free(l *lease) {
 	d.running--
 }
 
-// lost notes that a worker was lost, so that others are taken first.
+// lost notes that a worker was lost: it is not taken for a while, and then last.
 func (d *dispatcher) lost(w router.Worker) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.losses[w.Node] = loss{w.Epoch, d.now()}
+	d.losses[w.Node] = loss{epoch: w.Epoch, lost: d.now(), failed: d.now()}
+}
+
+// failed notes that a worker failed a request: it is taken last for a while. It is
+// still taken, since a request that makes every worker fail must not stop them all.
+func (d *dispatcher) failed(w router.Worker) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l := d.losses[w.Node]
+	if l.epoch != w.Epoch {
+		l = loss{epoch: w.Epoch}
+	}
+	l.failed = d.now()
+	d.losses[w.Node] = l
 }
 
 // rules are those of the served limit now.
@@ -296,12 +309,12 @@ func (d *dispatcher) candidates(members []cluster.Member) (prefill, decode []rou
 
 func (d *dispatcher) candidate(m cluster.Member) router.Worker {
 	w := router.Worker{
-		Node: m.Node, Epoch: m.Epoch, Fingerprint: m.Fingerprint, Up: m.Up, Draining: m.Draining, Seen: m.Seen,
+		Node: m.Node, Epoch: m.Epoch, Fingerprint: m.Fingerprint, Up: m.Up, Draining: m.Draining, LedgerFailed: m.LedgerFailed, Seen: m.Seen,
 		UsableTokens: capacityOf(m).UsableTokens(), UsablePages: m.Limits.UsablePages, PageTokens: m.Limits.PageTokens,
 		QueuedTokens: m.QueuedTokens, HeldPages: d.loads[m.Node].pages, HeldTokens: d.loads[m.Node].tokens,
 	}
 	if l := d.losses[m.Node]; l.epoch == m.Epoch {
-		w.LastFailure = l.at
+		w.LastLoss, w.LastFailure = l.lost, l.failed
 	}
 	for _, p := range m.Peers {
 		if !p.Up {

@@ -149,6 +149,7 @@ func (g *Gateway) probePair(ctx context.Context, pair router.Pair, prompt []int3
 	if ctx.Err() != nil && fault.Of(context.Cause(ctx)) != fault.Deadline {
 		return // the gateway stops
 	}
+	g.avoid(pair, out)
 	g.parts.Metrics.Add(metrics.Probes, 1, kindOf(out.err))
 	g.parts.Log.Log(ctx, g.probeLevel(), "probe failed", "prefill", pair.Prefill.Node, "decode", pair.Decode.Node, "error", out.err)
 	// A pair that fails at once is not asked again at once.

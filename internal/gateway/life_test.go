@@ -116,6 +116,110 @@ func TestRetryTakesAnotherWorker(t *testing.T) {
 	}
 }
 
+// A worker that refuses everything holds nothing, and so has the least work: it must
+// not be given every request for that. It costs each request one retry at most.
+func TestAFailingWorkerDoesNotAttractRequests(t *testing.T) {
+	for _, kind := range []fault.Kind{fault.Unavailable, fault.Internal, fault.Corrupt} {
+		b := newBench(t, setup{config: func(c *Config) { c.AvoidFor = time.Hour },
+			members: []cluster.Member{member("p", cluster.Prefill, 64), member("d", cluster.Decode, 64), member("dd", cluster.Decode, 64)}})
+		b.cluster.setHook(func(_ context.Context, job cluster.Job, r cluster.Role, e *cluster.Event) error {
+			if r == cluster.Decode && job.Decode == "d" && e.Kind == cluster.Accepted {
+				e.Kind, e.Fault, e.Reason = cluster.Failed, kind, "no working ledger"
+			}
+			return nil
+		})
+		failed := 0
+		for range 8 {
+			if status, _ := b.answer("/v1/chat/completions", chat("hello")); status != 200 {
+				failed++
+			}
+		}
+		given := 0
+		for _, job := range b.cluster.jobs {
+			if job.Decode == "d" {
+				given++
+			}
+		}
+		if given != 1 || kind == fault.Unavailable && failed > 0 || failed > 1 {
+			t.Errorf("a worker that fails as %v was given %d of 8 requests, %d of them failed; want 1, and it tried elsewhere if that can help", kind, given, failed)
+		}
+		if !strings.Contains(b.logs.String(), "worker failed a request") {
+			t.Errorf("%v: the log does not name the worker:\n%s", kind, b.logs.String())
+		}
+	}
+}
+
+// What one request can bring about must not stop the others: the only worker is
+// taken though it has just failed.
+func TestAFailingWorkerIsTakenWhenThereIsNoOther(t *testing.T) {
+	b := newBench(t, setup{config: func(c *Config) { c.AvoidFor, c.LostFor = time.Hour, time.Hour }})
+	b.cluster.setHook(fails(cluster.Decode, fault.Corrupt, 1))
+	if status, _ := b.answer("/v1/chat/completions", chat("hello")); status != 500 {
+		t.Errorf("status %d, want 500", status)
+	}
+	b.cluster.setHook(nil)
+	if status, text := b.answer("/v1/chat/completions", chat("hello")); status != 200 {
+		t.Errorf("status %d, body %s; want 200", status, text)
+	}
+}
+
+// noProbes is a cluster in which one node takes no probe.
+type noProbes struct {
+	*echoCluster
+	node string
+}
+
+func (c noProbes) Run(ctx context.Context, job cluster.Job, node string) (Stream, error) {
+	if job.Probe && node == c.node {
+		return nil, fault.New(fault.Unavailable, "the connection broke")
+	}
+	return c.echoCluster.Run(ctx, job, node)
+}
+
+// A probe that fails tells as much of a worker as a request does.
+func TestAFailedProbeAvoidsTheWorker(t *testing.T) {
+	workers := noProbes{newEchoCluster(member("p", cluster.Prefill, 64), member("d", cluster.Decode, 64), member("dd", cluster.Decode, 64)), "d"}
+	b := newBench(t, setup{workers: workers, config: func(c *Config) { c.AvoidFor = time.Hour }})
+	b.until(func() bool {
+		b.gateway.dispatch.mu.Lock()
+		defer b.gateway.dispatch.mu.Unlock()
+		return len(b.gateway.dispatch.losses) > 0
+	})
+	for range 3 {
+		if status, text := b.answer("/v1/chat/completions", chat("hello")); status != 200 {
+			t.Fatalf("status %d, body %s", status, text)
+		}
+	}
+	workers.mu.Lock()
+	defer workers.mu.Unlock()
+	for _, job := range workers.jobs {
+		if job.Decode != "dd" {
+			t.Errorf("a request went to %s, whose probe failed", job.Decode)
+		}
+	}
+}
+
+// A worker that can't write its ledger refuses everything; it says so and leaves routing.
+func TestAWorkerWithoutLedgerLeavesRouting(t *testing.T) {
+	b := newBench(t, setup{members: []cluster.Member{member("p", cluster.Prefill, 64), member("d", cluster.Decode, 64), member("dd", cluster.Decode, 64)}})
+	b.cluster.change(func(m []cluster.Member) { m[1].LedgerFailed = true })
+	for range 3 {
+		if status, text := b.answer("/v1/chat/completions", chat("hello")); status != 200 {
+			t.Fatalf("status %d, body %s", status, text)
+		}
+	}
+	for _, job := range b.cluster.jobs {
+		if job.Decode != "dd" {
+			t.Errorf("a job went to %s, whose ledger can't be written", job.Decode)
+		}
+	}
+	for series, want := range map[string]string{"routable": "0", "ledger_failed": "1"} {
+		if got := b.metric(`bulkhead_worker_` + series + `{node="d",role="decode"}`); got != want {
+			t.Errorf("the worker's %s gauge is %q, want %s", series, got, want)
+		}
+	}
+}
+
 // The only worker dies; the retry isn't spent on the dead one, whose last state
 // still looks well, but waits for it to start anew.
 func TestRetryWaitsForARestart(t *testing.T) {

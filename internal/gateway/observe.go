@@ -46,7 +46,7 @@ func (g *Gateway) refreshWorkers() {
 	set := g.parts.Metrics
 	for _, name := range []metrics.Name{metrics.WorkerUp, metrics.WorkerRoutable, metrics.WorkerSeenAge, metrics.WorkerRunning,
 		metrics.WorkerWaiting, metrics.WorkerQueued, metrics.WorkerPages, metrics.WorkerLimitTokens, metrics.WorkerPeerUp,
-		metrics.WorkerHeldPages} {
+		metrics.WorkerHeldPages, metrics.WorkerLedger} {
 		set.Clear(name)
 	}
 	members := g.parts.Cluster.Status()
@@ -81,6 +81,7 @@ func (g *Gateway) refreshWorker(m cluster.Member, w router.Worker, rules router.
 	set.Set(metrics.WorkerQueued, float64(m.QueuedTokens), labels...)
 	set.Set(metrics.WorkerLimitTokens, float64(w.UsableTokens), labels...)
 	set.Set(metrics.WorkerHeldPages, float64(w.HeldPages), labels...)
+	set.Set(metrics.WorkerLedger, number(m.LedgerFailed), labels...)
 	for _, pages := range []struct {
 		state string
 		count int

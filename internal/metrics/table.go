@@ -41,6 +41,7 @@ const (
 	WorkerLimitTokens Name = "bulkhead_worker_usable_tokens"
 	WorkerPeerUp      Name = "bulkhead_worker_peer_up"
 	WorkerHeldPages   Name = "bulkhead_worker_held_pages"
+	WorkerLedger      Name = "bulkhead_worker_ledger_failed"
 )
 
 // The names that inference gateways scrape.
@@ -93,6 +94,7 @@ func Rows() []Row {
 		{WorkerLimitTokens, "tokens", Gauge, "Longest sequence that the worker can hold now.", worker, nil},
 		{WorkerPeerUp, "1", Gauge, "1 if the worker has a transfer link to the peer.", []string{"node", "role", "peer"}, nil},
 		{WorkerHeldPages, "pages", Gauge, "Pages that this gateway's running requests hold at the worker.", worker, nil},
+		{WorkerLedger, "1", Gauge, "1 while the worker's ledger can't be written: it takes no requests.", worker, nil},
 		{ModelRunning, "1", Gauge, "Requests running, under the name that inference gateways read.", []string{"model_name"}, nil},
 		{ModelWaiting, "1", Gauge, "Requests waiting, under the name that inference gateways read.", []string{"model_name"}, nil},
 		{ModelKVUsage, "1", Gauge, "Share of decode's usable pages that are in use, 0 to 1, under the name that inference gateways read.", []string{"model_name"}, nil},

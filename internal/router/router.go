@@ -23,6 +23,7 @@ type Worker struct {
 	Fingerprint  kv.Fingerprint
 	Up           bool
 	Draining     bool
+	LedgerFailed bool      // it refuses everything until its ledger can be written
 	Seen         time.Time // when its state was last heard
 	UsableTokens int       // longest sequence it can hold now
 	UsablePages  int
@@ -30,7 +31,8 @@ type Worker struct {
 	QueuedTokens int       // prompt tokens it said it has not computed yet
 	HeldPages    int       // pages that requests of this gateway hold there
 	HeldTokens   int       // tokens of work that this gateway has given it and not seen done
-	LastFailure  time.Time // when it was lost, in this epoch
+	LastLoss     time.Time // when it was lost, in this epoch
+	LastFailure  time.Time // when it was lost or failed a request, in this epoch
 	UnseenPeers  []string  // nodes that it says it has no link to
 }
 
@@ -44,7 +46,7 @@ type Need struct {
 type Rules struct {
 	FreshFor    time.Duration  // a state older than this is stale
 	LostFor     time.Duration  // a worker that was lost this recently is not taken: its state may be older than its death
-	AvoidFor    time.Duration  // a worker that was lost this recently is taken last
+	AvoidFor    time.Duration  // a worker that was lost or failed a request this recently is taken last
 	LimitTokens int            // the served limit
 	Fingerprint kv.Fingerprint // of the served model; a worker with another one is not taken
 }
@@ -98,10 +100,12 @@ func (w Worker) Excluded(now time.Time, rules Rules) string {
 		return fmt.Sprintf("has fingerprint %x, the gateway's model has %x", w.Fingerprint[:fingerprintShown], rules.Fingerprint[:fingerprintShown])
 	case now.Sub(w.Seen) > rules.FreshFor:
 		return "its state is stale"
-	case !w.LastFailure.IsZero() && now.Sub(w.LastFailure) < rules.LostFor:
+	case !w.LastLoss.IsZero() && now.Sub(w.LastLoss) < rules.LostFor:
 		return "lost a moment ago"
 	case w.Draining:
 		return "draining"
+	case w.LedgerFailed:
+		return "its ledger can't be written"
 	case w.UsableTokens < rules.LimitTokens:
 		return fmt.Sprintf("holds %d tokens, %d are served", w.UsableTokens, rules.LimitTokens)
 	}

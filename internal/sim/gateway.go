@@ -131,11 +131,11 @@ func (g *gateway) rules() router.Rules {
 
 func (g *gateway) candidates() (prefill, decode []router.Worker) {
 	for i, m := range g.members {
-		c := router.Worker{Node: m.Node, Epoch: m.Epoch, Fingerprint: m.Fingerprint, Up: m.Up, Draining: m.Draining, Seen: m.Seen,
+		c := router.Worker{Node: m.Node, Epoch: m.Epoch, Fingerprint: m.Fingerprint, Up: m.Up, Draining: m.Draining, LedgerFailed: m.LedgerFailed, Seen: m.Seen,
 			UsableTokens: capacityOf(m).UsableTokens(), UsablePages: m.Limits.UsablePages, PageTokens: m.Limits.PageTokens,
 			QueuedTokens: m.QueuedTokens, HeldPages: g.loads[i].pages, HeldTokens: g.loads[i].tokens}
 		if l := g.losses[i]; l.epoch == m.Epoch {
-			c.LastFailure = l.at
+			c.LastLoss, c.LastFailure = l.at, l.at
 		}
 		for _, p := range m.Peers {
 			if !p.Up {

@@ -420,7 +420,8 @@ func (b *base) publish(peers []cluster.PeerStatus, queued int) {
 		Limits: cluster.Limits{ContextTokens: b.Model.Config.Context, PoolPages: b.PoolPages, UsablePages: b.attainable(),
 			ReservedPages: b.ReservedPages, PageTokens: kv.PageTokens},
 		Running: b.sched.Len(), Waiting: len(b.jobs) - b.sched.Len(), FreePages: counts[pool.Free], QuarantinedPages: counts[pool.Quarantined],
-		QueuedTokens: queued, LastTransfer: b.lastTransfer, Peers: peers, Draining: b.draining, Build: b.Build,
+		QueuedTokens: queued, LastTransfer: b.lastTransfer, Peers: peers, Draining: b.draining,
+		LedgerFailed: b.Record.Err() != nil, Build: b.Build,
 	}
 	if b.Explicit {
 		s.Limits.ServedTokens = b.ContextTokens
@@ -432,7 +433,7 @@ func (b *base) publish(peers []cluster.PeerStatus, queued int) {
 }
 
 // notable reports whether a change is one that routing should hear of at once: not
-// each page and token, but limits, peers, drains and the first transfer.
+// each page and token, but limits, peers, drains, the ledger and the first transfer.
 func notable(a, b cluster.Status) bool {
-	return a.Limits != b.Limits || a.Draining != b.Draining || a.LastTransfer.IsZero() != b.LastTransfer.IsZero() || !slices.Equal(a.Peers, b.Peers)
+	return a.Limits != b.Limits || a.Draining != b.Draining || a.LedgerFailed != b.LedgerFailed || a.LastTransfer.IsZero() != b.LastTransfer.IsZero() || !slices.Equal(a.Peers, b.Peers)
 }

@@ -267,6 +267,9 @@ func TestABrokenLedgerStopsAdmission(t *testing.T) {
 			t.Errorf("%s ended with %+v, want unavailable", h.Status().Node, e)
 		}
 	}
+	p.await(t, "failed ledger", func(s cluster.Status) bool { return s.LedgerFailed })
+	p.record.fail(nil)
+	p.await(t, "ledger that can be written again", func(s cluster.Status) bool { return !s.LedgerFailed })
 }
 
 func TestStopTokenEndsTheAnswer(t *testing.T) {

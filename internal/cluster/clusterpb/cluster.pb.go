@@ -336,6 +336,7 @@ type Status struct {
 	Peers         []*Peer `protobuf:"bytes,14,rep,name=peers,proto3" json:"peers,omitempty"`
 	Draining      bool    `protobuf:"varint,15,opt,name=draining,proto3" json:"draining,omitempty"`
 	Build         string  `protobuf:"bytes,16,opt,name=build,proto3" json:"build,omitempty"`
+	LedgerFailed  bool    `protobuf:"varint,17,opt,name=ledger_failed,json=ledgerFailed,proto3" json:"ledger_failed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -480,6 +481,13 @@ func (x *Status) GetBuild() string {
 		return x.Build
 	}
 	return ""
+}
+
+func (x *Status) GetLedgerFailed() bool {
+	if x != nil {
+		return x.LedgerFailed
+	}
+	return false
 }
 
 type Sampling struct {
@@ -1068,7 +1076,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\x04Peer\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x0e\n" +
 	"\x02up\x18\x02 \x01(\bR\x02up\x12\x14\n" +
-	"\x05error\x18\x03 \x01(\tR\x05error\"\xad\x04\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\"\xd2\x04\n" +
 	"\x06Status\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12-\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x19.bulkhead.cluster.v1.RoleR\x04role\x12\x14\n" +
@@ -1087,7 +1095,8 @@ const file_cluster_proto_rawDesc = "" +
 	"\x0ftransfer_age_ns\x18\r \x01(\x03H\x00R\rtransferAgeNs\x88\x01\x01\x12/\n" +
 	"\x05peers\x18\x0e \x03(\v2\x19.bulkhead.cluster.v1.PeerR\x05peers\x12\x1a\n" +
 	"\bdraining\x18\x0f \x01(\bR\bdraining\x12\x14\n" +
-	"\x05build\x18\x10 \x01(\tR\x05buildB\x12\n" +
+	"\x05build\x18\x10 \x01(\tR\x05build\x12#\n" +
+	"\rledger_failed\x18\x11 \x01(\bR\fledgerFailedB\x12\n" +
 	"\x10_transfer_age_ns\"\xa0\x03\n" +
 	"\bSampling\x12 \n" +
 	"\vtemperature\x18\x01 \x01(\x02R\vtemperature\x12\x13\n" +
