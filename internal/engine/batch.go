@@ -15,6 +15,9 @@ type token struct {
 	angle int // index into rope
 }
 
+// place is the token's index in its row's logits; negative when it has none.
+func (t *token) place() int { return t.pos - (t.row.Start + len(t.row.Tokens) - len(t.row.Logits)) }
+
 // span is the tokens lo to hi-1 of a batch, which one page holds.
 type span struct {
 	lo, hi int

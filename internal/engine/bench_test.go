@@ -46,7 +46,7 @@ func BenchmarkDecode(b *testing.B) {
 				e := newEngine(b, m, memory, func(c *Config) { c.Threads = threads })
 				rows := make([]Row, c.batch)
 				for i := range rows {
-					rows[i] = Row{Tokens: randomTokens(r, m.Config.Vocab, 1), Pages: table(r, i*pages, c.depth+n), Logits: logitsRoom(m, 1)}
+					rows[i] = Row{Tokens: randomTokens(r, m.Config.Vocab, 1), Pages: table(r, i*pages, c.depth+n), Logits: into(logitsRoom(m, 1))}
 				}
 				cpu := processorTime(b)
 				for b.Loop() {

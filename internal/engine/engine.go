@@ -40,6 +40,15 @@ type Pages interface {
 	Leaf(slot kv.Slot, layer int) []byte
 }
 
+// Logits are what a token of the vocabulary each is worth as the next one.
+type Logits struct {
+	// From is set by Step, with Values: that of the row whose token they were computed
+	// from. It is zero when they were not computed.
+	From kv.Origin
+	// Values has the length of the vocabulary.
+	Values []float32
+}
+
 // Row is one sequence's part of a step.
 type Row struct {
 	// Tokens are at the positions Start, Start+1, ... of the sequence; those
@@ -50,9 +59,11 @@ type Row struct {
 	// Start + len(Tokens) positions. No two rows of a step share a page that
 	// either of them writes.
 	Pages []kv.Slot
-	// Logits receive the logits after each of the last len(Logits) tokens, in
-	// order. Each has the length of the vocabulary.
-	Logits [][]float32
+	// From says whose the row is; its Index is that of the first of Logits, and later
+	// ones count on. It is only carried, to where the logits are computed.
+	From kv.Origin
+	// Logits receive the logits after each of the last len(Logits) tokens, in order.
+	Logits []Logits
 	// Hash, if set, is called for each layer and each page that this step
 	// wrote to and that is now full or holds the row's last token, once the
 	// page's leaf of that layer is final for the step. page indexes Pages.
@@ -205,7 +216,7 @@ func (e *Engine) dropCancelled() {
 // keepWanted takes out of the batch what has no logits to give: behind the last
 // layer's keys and values there is nothing left to compute for it.
 func (e *Engine) keepWanted() {
-	e.keep(func(t *token) bool { return t.pos >= t.row.Start+len(t.row.Tokens)-len(t.row.Logits) })
+	e.keep(func(t *token) bool { return t.place() >= 0 })
 }
 
 // keep takes all other tokens and their activations out of the batch.
@@ -249,9 +260,11 @@ func (e *Engine) checkRow(r *Row) error {
 			return fmt.Errorf("token at position %d is outside the vocabulary of %d", r.Start+i, vocab)
 		}
 	}
-	for i, l := range r.Logits {
-		if len(l) != vocab {
-			return fmt.Errorf("room for logits %d has %d values, the vocabulary %d", i, len(l), vocab)
+	for i := range r.Logits {
+		l := &r.Logits[i]
+		l.From = kv.Origin{}
+		if len(l.Values) != vocab {
+			return fmt.Errorf("room for logits %d has %d values, the vocabulary %d", i, len(l.Values), vocab)
 		}
 	}
 	return nil

@@ -52,7 +52,7 @@ func inChunks(t *testing.T, m *model.Model, tokens []int32, chunk, threads int) 
 	logits := logitsRoom(m, len(tokens))
 	for lo := 0; lo < len(tokens); lo += chunk {
 		hi := min(lo+chunk, len(tokens))
-		step(t, e, Row{Tokens: tokens[lo:hi], Start: lo, Pages: tab, Logits: logits[lo:hi]})
+		step(t, e, Row{Tokens: tokens[lo:hi], Start: lo, Pages: tab, Logits: into(logits[lo:hi])})
 	}
 	return result{logits, pages.written(tab, len(tokens))}
 }
@@ -82,7 +82,7 @@ func mixed(t *testing.T, m *model.Model, sequences [][]int32, threads int) []res
 			}
 			hi := min(at[i]+n, len(s))
 			if hi > at[i] {
-				rows = append(rows, Row{Tokens: s[at[i]:hi], Start: at[i], Pages: tabs[i], Logits: logits[i][at[i]:hi]})
+				rows = append(rows, Row{Tokens: s[at[i]:hi], Start: at[i], Pages: tabs[i], Logits: into(logits[i][at[i]:hi])})
 			}
 			at[i] = hi
 		}
@@ -176,7 +176,7 @@ func TestSpreadAttentionIsTheSame(t *testing.T) {
 		pages := newPages(m.Layout(), len(tab))
 		pages.poison(0)
 		e := newEngine(t, m, pages, func(conf *Config) { conf.Threads = c.threads })
-		step(t, e, Row{Tokens: []int32{1}, Start: c.start, Pages: tab, Logits: logitsRoom(m, 1)})
+		step(t, e, Row{Tokens: []int32{1}, Start: c.start, Pages: tab, Logits: into(logitsRoom(m, 1))})
 		if len(e.spread) != c.want {
 			t.Errorf("token %d on %d threads is spread in %d parts, want %d", c.start, c.threads, len(e.spread), c.want)
 		}
@@ -202,7 +202,7 @@ func TestLanesBeyondTheExtentChangeNothing(t *testing.T) {
 			e := newEngine(t, m, pages, nil)
 			logits := logitsRoom(m, 1)
 			step(t, e, Row{Tokens: tokens[:n-1], Pages: tab}, Row{})
-			step(t, e, Row{Tokens: tokens[n-1 : n], Start: n - 1, Pages: tab, Logits: logits})
+			step(t, e, Row{Tokens: tokens[n-1 : n], Start: n - 1, Pages: tab, Logits: into(logits)})
 			got := result{logits, pages.written(tab, n)}
 			if !got.equal(result{want.logits[n-1 : n], want.kv[:len(got.kv)]}) {
 				t.Errorf("bytes %#x behind %d tokens of a page change the result", with, extent)
@@ -220,11 +220,44 @@ func TestWrittenLanesMatter(t *testing.T) {
 	tab := []kv.Slot{0, 1, 2}
 	e := newEngine(t, m, pages, nil)
 	before, after := logitsRoom(m, 1), logitsRoom(m, 1)
-	step(t, e, Row{Tokens: tokens, Pages: tab, Logits: before})
+	step(t, e, Row{Tokens: tokens, Pages: tab, Logits: into(before)})
 	clear(pages.Leaf(1, 1))
-	step(t, e, Row{Tokens: tokens[39:], Start: 39, Pages: tab, Logits: after})
+	step(t, e, Row{Tokens: tokens[39:], Start: 39, Pages: tab, Logits: into(after)})
 	if (result{logits: before}).equal(result{logits: after}) {
 		t.Fatal("a cleared page changes nothing")
+	}
+}
+
+// Logits say whose token they were computed from, whatever stands beside it in the
+// batch; those that were not computed say nothing.
+func TestLogitsSayWhoseTheyAre(t *testing.T) {
+	m := randomModel(t, smallShape(tensor.Q8_0))
+	pages := newPages(m.Layout(), 12)
+	e := newEngine(t, m, pages, func(c *Config) { c.LogitsMax = 2 })
+	stale := kv.Origin{Request: 99}
+	rows := []Row{
+		{Tokens: make([]int32, 9), Pages: []kv.Slot{0}, From: kv.Origin{Request: 1, Attempt: 1, Epoch: 5}, Logits: into(logitsRoom(m, 3))},
+		{Tokens: make([]int32, 4), Pages: []kv.Slot{1}, From: kv.Origin{Request: 2, Attempt: 1, Epoch: 5}, Logits: into(logitsRoom(m, 1)), Cancelled: func() bool { return true }},
+		{Tokens: make([]int32, 5), Pages: []kv.Slot{2}, From: kv.Origin{Request: 3, Attempt: 2, Epoch: 5}},
+		{Tokens: make([]int32, 1), Pages: []kv.Slot{3}, From: kv.Origin{Request: 4, Attempt: 1, Epoch: 5, Index: 7}, Logits: into(logitsRoom(m, 1))},
+	}
+	for i := range rows {
+		for k := range rows[i].Logits {
+			rows[i].Logits[k].From = stale
+		}
+	}
+	if err := e.Step(rows); err != nil {
+		t.Fatal(err)
+	}
+	var got []kv.Origin
+	for _, r := range rows {
+		for _, l := range r.Logits {
+			got = append(got, l.From)
+		}
+	}
+	one := rows[0].From
+	if diff := cmp.Diff([]kv.Origin{one, one.At(1), one.At(2), {}, rows[3].From}, got); diff != "" {
+		t.Errorf("origins differ (-want +got):\n%s", diff)
 	}
 }
 
@@ -241,7 +274,7 @@ func TestLogitsThatAreNotFiniteAreAnError(t *testing.T) {
 		step(t, e, rows...)
 		e.leaf(0, 1)[m.Layout().KeyBytes()/2] = bad // a value of the first row's first token
 		for i := range rows {
-			rows[i].Tokens, rows[i].Start, rows[i].Logits = tokens[19:], 19, logitsRoom(m, 1)
+			rows[i].Tokens, rows[i].Start, rows[i].Logits = tokens[19:], 19, into(logitsRoom(m, 1))
 		}
 		if err := e.Step(rows); err != nil {
 			t.Fatal(err)
@@ -249,7 +282,7 @@ func TestLogitsThatAreNotFiniteAreAnError(t *testing.T) {
 		if !errors.Is(rows[0].Err, ErrNotFinite) {
 			t.Errorf("value %#x in a row's page: its error is %v, want %v", bad, rows[0].Err, ErrNotFinite)
 		}
-		if rows[1].Err != nil || !(result{logits: rows[1].Logits}).equal(result{logits: want.logits[19:]}) {
+		if rows[1].Err != nil || !(result{logits: values(rows[1].Logits)}).equal(result{logits: want.logits[19:]}) {
 			t.Errorf("value %#x in a row's page reaches another row: error %v", bad, rows[1].Err)
 		}
 	}
@@ -264,8 +297,8 @@ func TestCancelledRowsLeaveTheOthersAlone(t *testing.T) {
 		e := newEngine(t, m, pages, func(c *Config) { c.Threads = 2 })
 		polls := 0
 		rows := []Row{
-			{Tokens: tokens[:21], Pages: []kv.Slot{0, 1}, Logits: logitsRoom(m, 1), Cancelled: func() bool { polls++; return polls > cancelAt }},
-			{Tokens: tokens, Pages: []kv.Slot{5, 4, 3, 2}, Logits: logitsRoom(m, 50), Cancelled: func() bool { return false }},
+			{Tokens: tokens[:21], Pages: []kv.Slot{0, 1}, Logits: into(logitsRoom(m, 1)), Cancelled: func() bool { polls++; return polls > cancelAt }},
+			{Tokens: tokens, Pages: []kv.Slot{5, 4, 3, 2}, Logits: into(logitsRoom(m, 50)), Cancelled: func() bool { return false }},
 		}
 		if err := e.Step(rows); err != nil {
 			t.Fatal(err)
@@ -277,7 +310,7 @@ func TestCancelledRowsLeaveTheOthersAlone(t *testing.T) {
 		if !errors.Is(rows[0].Err, wantErr) {
 			t.Errorf("cancelled at poll %d: error is %v, want %v", cancelAt, rows[0].Err, wantErr)
 		}
-		if rows[1].Err != nil || !(result{rows[1].Logits, pages.written(rows[1].Pages, 50)}).equal(want) {
+		if rows[1].Err != nil || !(result{values(rows[1].Logits), pages.written(rows[1].Pages, 50)}).equal(want) {
 			t.Errorf("cancelled at poll %d: the other row's result changed, error %v", cancelAt, rows[1].Err)
 		}
 	}
@@ -342,8 +375,8 @@ func TestStepRefusesWhatItCannotDo(t *testing.T) {
 		"too many":      {[]Row{{Tokens: make([]int32, 15), Pages: tab}, {Tokens: make([]int32, 6), Pages: tab[2:]}}, "21 tokens in 2 rows, the limit is 20"},
 		"vocabulary":    {[]Row{{Tokens: []int32{0, 320}, Pages: tab}}, "position 1 is outside the vocabulary of 320"},
 		"negative":      {[]Row{{}, {Tokens: []int32{-1}, Pages: tab}}, "row 1 of 2"},
-		"logits beyond": {[]Row{{Tokens: []int32{1}, Pages: tab, Logits: logitsRoom(m, 2)}}, "logits of 2 tokens wanted, the step has 1"},
-		"logits room":   {[]Row{{Tokens: []int32{1}, Pages: tab, Logits: [][]float32{nil}}}, "has 0 values, the vocabulary 320"},
+		"logits beyond": {[]Row{{Tokens: []int32{1}, Pages: tab, Logits: into(logitsRoom(m, 2))}}, "logits of 2 tokens wanted, the step has 1"},
+		"logits room":   {[]Row{{Tokens: []int32{1}, Pages: tab, Logits: into([][]float32{nil})}}, "has 0 values, the vocabulary 320"},
 	} {
 		if err := e.Step(c.rows); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error is %v, want %q", name, err, c.want)

@@ -104,6 +104,24 @@ func logitsRoom(m *model.Model, n int) [][]float32 {
 	return out
 }
 
+// into lets Step write to rooms, as logits of a row.
+func into(rooms [][]float32) []Logits {
+	all := make([]Logits, len(rooms))
+	for i := range rooms {
+		all[i].Values = rooms[i]
+	}
+	return all
+}
+
+// values is into's way back.
+func values(logits []Logits) [][]float32 {
+	var all [][]float32
+	for i := range logits {
+		all = append(all, logits[i].Values)
+	}
+	return all
+}
+
 // shape is the dimensions of a random model.
 type shape struct {
 	layers, width, ffn, heads, kvHeads, keyDim, valueDim, rotary, vocab, context int

@@ -158,7 +158,7 @@ func compare(t *testing.T, m, asF32 *model.Model, p *peer) comparison {
 	for lo := 0; lo < len(p.tokens); lo += block {
 		hi := min(lo+block, len(p.tokens))
 		for i, e := range engines {
-			step(t, e, Row{Tokens: p.tokens[lo:hi], Start: lo, Pages: tab, Logits: rooms[i][:hi-lo]})
+			step(t, e, Row{Tokens: p.tokens[lo:hi], Start: lo, Pages: tab, Logits: into(rooms[i][:hi-lo])})
 		}
 		var want [][]float64
 		if lo < exactPositions {

@@ -9,8 +9,7 @@ import (
 // wanted is a token whose logits are wanted, and where.
 type wanted struct {
 	token int // index in the batch
-	row   *Row
-	into  []float32
+	into  *Logits
 }
 
 // output computes the logits that the rows want.
@@ -27,8 +26,8 @@ func (e *Engine) wanted() []wanted {
 	var all []wanted
 	for _, r := range e.batch.runs {
 		row := e.batch.tokens[r.lo].row
-		for i, into := range row.Logits {
-			all = append(all, wanted{r.hi - len(row.Logits) + i, row, into})
+		for i := range row.Logits {
+			all = append(all, wanted{r.hi - len(row.Logits) + i, &row.Logits[i]})
 		}
 	}
 	return all
@@ -37,7 +36,7 @@ func (e *Engine) wanted() []wanted {
 // outputPass streams the output weights once for some tokens.
 func (e *Engine) outputPass(tokens []wanted) {
 	m, vocab := e.model.Output, e.model.Config.Vocab
-	out := tokens[0].into
+	out := tokens[0].into.Values
 	if len(tokens) > 1 {
 		if e.logits == nil {
 			e.logits = make([]float32, e.config.LogitsMax*vocab)
@@ -49,10 +48,13 @@ func (e *Engine) outputPass(tokens []wanted) {
 	e.product(m, len(tokens), row, func(t *tensor.Thread, acts *tensor.Acts) { m.Mul(t, acts, out, vocab) })
 	for i, w := range tokens {
 		if len(tokens) > 1 {
-			copy(w.into, out[i*vocab:])
+			copy(w.into.Values, out[i*vocab:])
 		}
-		if !finite(w.into) {
-			w.row.Err = ErrNotFinite
+		// Whose they are is what the token says that they were computed from.
+		t := &e.batch.tokens[w.token]
+		w.into.From = t.row.From.At(t.row.From.Index + t.place())
+		if !finite(w.into.Values) {
+			t.row.Err = ErrNotFinite
 		}
 	}
 }

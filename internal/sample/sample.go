@@ -1,14 +1,29 @@
 package sample
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math"
 	"math/rand/v2"
+
+	"github.com/bulkhead-kv/bulkhead/kv"
 )
+
+// ErrForeign: logits are not those of the answer's next token. Whoever mixed them up
+// may have mixed up more.
+var ErrForeign = errors.New("sample: logits of another token")
+
+// Logits are what a token of the vocabulary each is worth as the next one, and which
+// token they were computed for.
+type Logits struct {
+	From   kv.Origin
+	Values []float32 // one for each token of the vocabulary
+}
 
 // Choice is a chosen token.
 type Choice struct {
+	From    kv.Origin // of the logits
 	Token   Token
 	Logprob float64   // natural logarithm of the model's probability; 0 unless asked for
 	Top     []Logprob // the most probable tokens, in descending order; nil unless asked for
@@ -24,6 +39,7 @@ type Logprob struct {
 // vocabulary is in Scratch.
 type Sampler struct {
 	config Config
+	due    kv.Origin // of the next token
 	biases []bias
 	random rand.PCG
 	seen   map[Token]struct{} // of prompt and answer; nil unless the repetition penalty needs it
@@ -33,9 +49,10 @@ type Sampler struct {
 // stream is the second half of the generator's seed, so that a request's seed alone sets the numbers.
 const stream = 0xB01C4EAD
 
-// New returns the sampler of an answer to prompt. Requires: config is valid.
-func New(config Config, prompt []Token) *Sampler {
-	s := &Sampler{config: config, biases: config.biases(), random: *rand.NewPCG(config.Seed, stream)}
+// New returns the sampler of an answer to prompt, whose first token is to come from
+// first. Requires: config is valid.
+func New(config Config, first kv.Origin, prompt []Token) *Sampler {
+	s := &Sampler{config: config, due: first, biases: config.biases(), random: *rand.NewPCG(config.Seed, stream)}
 	if config.RepetitionPenalty != 1 {
 		s.seen = make(map[Token]struct{})
 		for _, token := range prompt {
@@ -62,14 +79,19 @@ type Scratch struct {
 	weights []candidate // in proportion to the probabilities
 }
 
-// Next chooses the token that follows and counts it as part of the answer. logits are the model's, one for each token of
-// the vocabulary; they are not changed. A logit that is not finite is an error, and the state stays as it was.
-func (s *Sampler) Next(scratch *Scratch, logits []float32) (Choice, error) {
+// Next chooses the token that follows and counts it as part of the answer. from are the model's logits; they are not
+// changed. Logits of any other token than the answer's next are an error, ErrForeign, and so is a logit that is not
+// finite; the state stays as it was.
+func (s *Sampler) Next(scratch *Scratch, from Logits) (Choice, error) {
+	if err := s.due.Expect(from.From); err != nil {
+		return Choice{}, fmt.Errorf("%w: %w", ErrForeign, err)
+	}
+	logits := from.Values
 	best, err := argmax(logits)
 	if err != nil {
 		return Choice{}, err
 	}
-	choice := Choice{Token: best}
+	choice := Choice{From: s.due, Token: best}
 	switch adjusted := s.adjusts(); {
 	case adjusted && s.config.Temperature == 0:
 		choice.Token = argmaxAdjusted(s.adjust(scratch, logits))
@@ -145,6 +167,7 @@ func (s *Sampler) adjust(scratch *Scratch, logits []float32) []float64 {
 
 // accept counts a token as part of the answer.
 func (s *Sampler) accept(token Token) {
+	s.due.Index++
 	if s.seen != nil {
 		s.seen[token] = struct{}{}
 	}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/bulkhead-kv/bulkhead/kv"
 )
 
 // reference chooses a token the slow, obvious way: sort everything, then apply one rule after another.
@@ -113,6 +115,14 @@ func drawConfig(t *rapid.T, vocabulary int) Config {
 	return c
 }
 
+// first is where the answers of these tests begin.
+var first = kv.Origin{GatewayBoot: 9, Request: 4, Attempt: 1, Epoch: 7}
+
+// next gives a sampler the logits that are due.
+func next(s *Sampler, scratch *Scratch, logits []float32) (Choice, error) {
+	return s.Next(scratch, Logits{s.due, logits})
+}
+
 func drawLogits(t *rapid.T, vocabulary int) []float32 {
 	scale := rapid.SampledFrom([]float32{0, 0.01, 1, 8, 30}).Draw(t, "scale")
 	r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "logits"), 0))
@@ -131,7 +141,7 @@ func TestNextEqualsReference(t *testing.T) {
 			t.Fatalf("drawn configuration is not valid: %v", err)
 		}
 		prompt := rapid.SliceOfN(rapid.Int32Range(0, int32(vocabulary-1)), 0, 8).Draw(t, "prompt")
-		s := New(config, prompt)
+		s := New(config, first, prompt)
 		numbers := rand.NewPCG(config.Seed, stream)
 		var scratch Scratch
 		var answer []Token
@@ -142,7 +152,7 @@ func TestNextEqualsReference(t *testing.T) {
 				u = float64(numbers.Uint64()>>11) / (1 << 53)
 			}
 			want := reference(config, prompt, answer, logits, u)
-			got, err := s.Next(&scratch, logits)
+			got, err := next(s, &scratch, logits)
 			if err != nil {
 				t.Fatalf("Next failed on finite logits: %v", err)
 			}
@@ -157,19 +167,19 @@ func TestNextEqualsReference(t *testing.T) {
 func TestSameSeedSameText(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		config := drawConfig(t, 50)
-		one, other := New(config, nil), New(config, nil)
+		one, other := New(config, first, nil), New(config, first, nil)
 		var shared Scratch // the scratch of a batch: what another sampler leaves in it must not matter
-		stranger := New(Config{Temperature: 1, TopP: 0.3, RepetitionPenalty: 1, Seed: 7}, nil)
+		stranger := New(Config{Temperature: 1, TopP: 0.3, RepetitionPenalty: 1, Seed: 7}, first, nil)
 		for i := range 12 {
 			logits := drawLogits(t, 50)
-			want, err := one.Next(new(Scratch), logits)
+			want, err := next(one, new(Scratch), logits)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := stranger.Next(&shared, drawLogits(t, 50)); err != nil {
+			if _, err := next(stranger, &shared, drawLogits(t, 50)); err != nil {
 				t.Fatal(err)
 			}
-			got, err := other.Next(&shared, logits)
+			got, err := next(other, &shared, logits)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -182,11 +192,11 @@ func TestSameSeedSameText(t *testing.T) {
 
 func TestCloneGoesItsOwnWay(t *testing.T) {
 	config := Config{Temperature: 1.5, TopP: 0.95, RepetitionPenalty: 1.2, FrequencyPenalty: 0.5, Seed: 3}
-	s := New(config, []Token{1, 2})
+	s := New(config, first, []Token{1, 2})
 	logits := []float32{1, 2, 3, 2, 1, 0, 1, 2}
 	run := func(s *Sampler) (tokens []Token) {
 		for range 20 {
-			c, err := s.Next(new(Scratch), logits)
+			c, err := next(s, new(Scratch), logits)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -215,9 +225,9 @@ func TestDrawFollowsProbabilities(t *testing.T) {
 			want := probabilities(config, logits)
 			const draws = 200_000
 			counts := make([]int, len(logits))
-			s, scratch := New(config, nil), new(Scratch)
+			s, scratch := New(config, first, nil), new(Scratch)
 			for range draws {
-				c, err := s.Next(scratch, logits)
+				c, err := next(s, scratch, logits)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -259,7 +269,7 @@ func TestTopPKeepsAtLeastOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		logits := drawLogits(t, rapid.IntRange(1, 40).Draw(t, "vocabulary"))
 		config := Config{Temperature: 1, TopP: 0, RepetitionPenalty: 1, Seed: rapid.Uint64().Draw(t, "seed")}
-		got, err := New(config, nil).Next(new(Scratch), logits)
+		got, err := next(New(config, first, nil), new(Scratch), logits)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -275,7 +285,7 @@ func TestLogprobsAreOfTheRawDistribution(t *testing.T) {
 		config := drawConfig(t, vocabulary)
 		config.Logprobs, config.TopLogprobs = true, rapid.IntRange(0, TopLogprobsMax).Draw(t, "top_logprobs")
 		logits := drawLogits(t, vocabulary)
-		got, err := New(config, nil).Next(new(Scratch), logits)
+		got, err := next(New(config, first, nil), new(Scratch), logits)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -305,20 +315,41 @@ func TestLogprobsAreOfTheRawDistribution(t *testing.T) {
 	})
 }
 
+// Logits of another token are refused whatever they hold, and nothing changes: the
+// token that is due can still come.
+func TestLogitsOfAnotherTokenAreRefused(t *testing.T) {
+	s := New(Config{RepetitionPenalty: 1, FrequencyPenalty: 1}, first, nil)
+	logits := []float32{0, 2, 1}
+	if c, err := s.Next(new(Scratch), Logits{first, logits}); err != nil || c.From != first {
+		t.Fatalf("the first token is %+v (%v), want one of %v", c, err, first)
+	}
+	for name, from := range map[string]kv.Origin{
+		"the same again": first, "one too far": first.At(2), "nobody's": {}, "another request's": {GatewayBoot: 9, Request: 5, Attempt: 1, Epoch: 7, Index: 1},
+		"another attempt's": {GatewayBoot: 9, Request: 4, Attempt: 2, Epoch: 7, Index: 1}, "another start's": {GatewayBoot: 9, Request: 4, Attempt: 1, Epoch: 8, Index: 1},
+	} {
+		if _, err := s.Next(new(Scratch), Logits{from, logits}); !errors.Is(err, ErrForeign) {
+			t.Errorf("%s logits give %v, want ErrForeign", name, err)
+		}
+	}
+	if c, err := s.Next(new(Scratch), Logits{first.At(1), logits}); err != nil || c.Token != 1 || c.From != first.At(1) {
+		t.Errorf("the second token is %+v (%v), want 1 of %v", c, err, first.At(1))
+	}
+}
+
 func TestBadLogitsAreErrorsAndChangeNothing(t *testing.T) {
 	for name, bad := range map[string][]float32{
 		"none": {}, "NaN": {0, float32(math.NaN()), 1}, "infinite": {0, float32(math.Inf(1))}, "minus infinite": {float32(math.Inf(-1)), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := Config{Temperature: 1, TopP: 1, RepetitionPenalty: 1.5, PresencePenalty: 1, Seed: 5}
-			s, twin := New(config, nil), New(config, nil)
-			if _, err := s.Next(new(Scratch), bad); err == nil {
+			s, twin := New(config, first, nil), New(config, first, nil)
+			if _, err := next(s, new(Scratch), bad); err == nil {
 				t.Fatal("logits that are not finite gave a token")
 			}
 			logits := []float32{1, 1, 1, 1, 1, 1, 1, 1}
 			for range 10 {
-				got, err := s.Next(new(Scratch), logits)
-				want, twinErr := twin.Next(new(Scratch), logits)
+				got, err := next(s, new(Scratch), logits)
+				want, twinErr := next(twin, new(Scratch), logits)
 				if err != nil || twinErr != nil || got.Token != want.Token {
 					t.Fatalf("after an error the next token is %d (%v), without it %d (%v)", got.Token, err, want.Token, twinErr)
 				}
@@ -363,9 +394,9 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 		"drawn":  {Temperature: 0.8, TopK: 40, TopP: 0.9, RepetitionPenalty: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, scratch := New(config, nil), new(Scratch)
+			s, scratch := New(config, first, nil), new(Scratch)
 			allocated := testing.AllocsPerRun(100, func() {
-				if _, err := s.Next(scratch, logits); err != nil {
+				if _, err := next(s, scratch, logits); err != nil {
 					t.Fatal(err)
 				}
 			})
@@ -388,10 +419,10 @@ func BenchmarkNext(b *testing.B) {
 		"logprobs": {TopP: 1, RepetitionPenalty: 1, Logprobs: true, TopLogprobs: 5},
 	} {
 		b.Run(name, func(b *testing.B) {
-			s, scratch := New(config, nil), new(Scratch)
+			s, scratch := New(config, first, nil), new(Scratch)
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := s.Next(scratch, logits); err != nil {
+				if _, err := next(s, scratch, logits); err != nil {
 					b.Fatal(err)
 				}
 			}

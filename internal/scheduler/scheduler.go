@@ -7,10 +7,15 @@
 // nobody saves up a claim by being idle. Within a tenant the order is first come,
 // first served.
 //
+// Each chunk says whose it is and which of the sequence's tokens come first in it, so
+// that the worker can hold that against its own books, and more tokens are only taken
+// for a sequence that ends where they begin.
+//
 // The package is pure: same calls, same answers.
 package scheduler
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/bulkhead-kv/bulkhead/kv"
@@ -22,12 +27,14 @@ type ID uint64
 // Chunk is a sequence's part of a step: the number of its tokens to compute, at least 1.
 type Chunk struct {
 	ID     ID
+	From   kv.Origin // of the chunk's first token
 	Tokens int
 }
 
 type sequence struct {
 	id        ID
-	remaining int // tokens still to compute; 0: waits for Add
+	from      kv.Origin // of the first token still to compute
+	remaining int       // tokens still to compute; 0: waits for Extend
 }
 
 type tenant struct {
@@ -48,10 +55,11 @@ func New() *Scheduler { return &Scheduler{} }
 // Len is the number of sequences.
 func (s *Scheduler) Len() int { return s.counts }
 
-// Add enters a sequence with tokens to compute. Requires: the id is new.
-func (s *Scheduler) Add(id ID, tag kv.TenantTag, tokens int) {
+// Add enters a sequence with tokens to compute, the first of which is from's. Requires:
+// the id is new.
+func (s *Scheduler) Add(id ID, tag kv.TenantTag, from kv.Origin, tokens int) {
 	t := s.tenant(tag)
-	t.queue = append(t.queue, sequence{id, tokens})
+	t.queue = append(t.queue, sequence{id, from, tokens})
 	s.counts++
 }
 
@@ -85,25 +93,32 @@ func (s *Scheduler) Step(budget, rows int) []Chunk {
 		}
 		q := &t.queue[k]
 		n := min(budget, q.remaining)
+		chunk := Chunk{q.id, q.from, n}
 		q.remaining -= n
+		q.from.Index += n
 		t.served += uint64(n)
 		budget -= n
 		picked[q.id] = true
-		chunks = append(chunks, Chunk{q.id, n})
+		chunks = append(chunks, chunk)
 	}
 	return chunks
 }
 
-// Extend gives a known sequence more tokens to compute.
-func (s *Scheduler) Extend(id ID, tokens int) {
+// Extend gives a known sequence more tokens to compute. It is an error, and nothing
+// changes, unless the sequence is from's and from is the token behind its last.
+func (s *Scheduler) Extend(id ID, from kv.Origin, tokens int) error {
 	for _, t := range s.tenants {
 		for k := range t.queue {
-			if t.queue[k].id == id {
-				t.queue[k].remaining += tokens
-				return
+			if q := &t.queue[k]; q.id == id {
+				if err := q.from.At(q.from.Index + q.remaining).Expect(from); err != nil {
+					return fmt.Errorf("schedule sequence %d: %w", id, err)
+				}
+				q.remaining += tokens
+				return nil
 			}
 		}
 	}
+	return fmt.Errorf("schedule sequence %d: it is not known", id)
 }
 
 // next finds the tenant with the smallest counter that has a sequence to run, and

@@ -146,9 +146,10 @@ func (k *kernel) row(r *engine.Row) {
 			r.Hash(position/kv.PageTokens, 0)
 		}
 	}
-	for _, logits := range r.Logits { // never more than the last token's
-		clear(logits)
-		logits[choose(sum)] = 1
+	for i := range r.Logits { // never more than the last token's
+		clear(r.Logits[i].Values)
+		r.Logits[i].Values[choose(sum)] = 1
+		r.Logits[i].From = r.From
 	}
 }
 

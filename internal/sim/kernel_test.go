@@ -45,7 +45,7 @@ func newKernel(pages engine.Pages) *kernel {
 // compute is a step of one row, and the token that it gives.
 func (k *kernel) compute(tokens []int32, at int, pages []kv.Slot) int32 {
 	logits := make([]float32, vocabulary)
-	rows := []engine.Row{{Tokens: tokens, Start: at, Pages: pages, Logits: [][]float32{logits}}}
+	rows := []engine.Row{{Tokens: tokens, Start: at, Pages: pages, Logits: []engine.Logits{{Values: logits}}}}
 	_ = k.Step(rows) // it has no error to give
 	return int32(slices.Index(logits, 1))
 }

@@ -158,7 +158,7 @@ func (s *speaker) say(tokens []int32, n int, table []kv.Slot) string {
 	var out strings.Builder
 	at, next := len(tokens)-1, tokens[len(tokens)-1]
 	for range n {
-		s.step(engine.Row{Tokens: []int32{next}, Start: at, Pages: table, Logits: [][]float32{s.logits}})
+		s.step(engine.Row{Tokens: []int32{next}, Start: at, Pages: table, Logits: []engine.Logits{{Values: s.logits}}})
 		next = s.choose()
 		if next >= 256 {
 			fmt.Fprintf(&out, "<%d>", next)

@@ -195,7 +195,7 @@ func (d *Decode) newSampler(s *sequence) (*sample.Sampler, error) {
 	if err := config.Validate(d.Model.Config.Vocab); err != nil {
 		return nil, fault.New(fault.Invalid, "sampling: %w", err)
 	}
-	return sample.New(config, s.Tokens), nil
+	return sample.New(config, s.origin(0), s.Tokens), nil
 }
 
 func (d *Decode) cancel(id cluster.ID, cause error) {
@@ -442,7 +442,7 @@ func (d *Decode) start(s *sequence) {
 	d.nextID++
 	s.id, s.started, s.last, s.at = d.nextID, true, s.Tokens[n-1], n-1
 	d.byID[s.id] = s
-	d.sched.Add(s.id, s.Tenant, 1)
+	d.sched.Add(s.id, s.Tenant, s.origin(0), 1)
 	e := d.event(s.job, cluster.Committed)
 	e.X, e.PromptTokens, e.TokenDigest, e.Root = s.x, n, s.digest, root
 	d.emit(s, e)

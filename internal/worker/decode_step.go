@@ -7,6 +7,7 @@ import (
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
 	"github.com/bulkhead-kv/bulkhead/internal/engine"
 	"github.com/bulkhead-kv/bulkhead/internal/fault"
+	"github.com/bulkhead-kv/bulkhead/internal/sample"
 	"github.com/bulkhead-kv/bulkhead/kv"
 	"github.com/bulkhead-kv/bulkhead/kv/transfer"
 )
@@ -21,6 +22,7 @@ func (d *Decode) step() bool {
 	d.rows, d.running = d.rows[:0], d.running[:0]
 	for i, c := range chunks {
 		s := d.byID[c.ID]
+		d.must("schedule", s.origin(s.index).Expect(c.From))
 		d.running = append(d.running, s)
 		d.rows = append(d.rows, d.row(s, d.logits(i)))
 		d.holdKernel(s.x)
@@ -49,7 +51,7 @@ func (d *Decode) logits(i int) []float32 {
 
 func (d *Decode) row(s *sequence, logits []float32) engine.Row {
 	slots := s.slots[:s.at/kv.PageTokens+1]
-	row := engine.Row{Tokens: []int32{s.last}, Start: s.at, Pages: slots, Logits: [][]float32{logits}}
+	row := engine.Row{From: s.origin(s.index), Tokens: []int32{s.last}, Start: s.at, Pages: slots, Logits: []engine.Logits{{Values: logits}}}
 	if s.fills() || s.index == 0 {
 		row.Hash = d.hash(slots)
 	}
@@ -60,7 +62,7 @@ func (d *Decode) row(s *sequence, logits []float32) engine.Row {
 func (s *sequence) fills() bool { return (s.at+1)%kv.PageTokens == 0 }
 
 // advance takes a step's result in.
-func (d *Decode) advance(s *sequence, logits []float32, err error) {
+func (d *Decode) advance(s *sequence, logits engine.Logits, err error) {
 	if err == nil && !d.pagesHold(s) {
 		err = fault.New(fault.Corrupt, "decode %s: a page carries a foreign tag or extent", d.Node)
 	}
@@ -72,12 +74,12 @@ func (d *Decode) advance(s *sequence, logits []float32, err error) {
 		d.fault(s, err)
 		return
 	}
-	token, logprobs, err := d.sample(s, logits)
+	choice, err := d.sample(s, logits)
 	if err != nil {
 		d.fault(s, err)
 		return
 	}
-	d.deliver(s, token, logprobs)
+	d.deliver(s, choice)
 }
 
 func (d *Decode) fault(s *sequence, err error) {
@@ -125,29 +127,40 @@ func (d *Decode) extend(s *sequence) error {
 	return nil
 }
 
-func (d *Decode) sample(s *sequence, logits []float32) (int32, *cluster.TokenLogprobs, error) {
-	choice, err := s.sampler.Next(&d.scratch, logits)
+// sample chooses the sequence's next token. Logits that were computed from another's
+// are a mistake of this worker: the step's other rows are not to be trusted either.
+func (d *Decode) sample(s *sequence, logits engine.Logits) (sample.Choice, error) {
+	choice, err := s.sampler.Next(&d.scratch, sample.Logits(logits))
+	if errors.Is(err, sample.ErrForeign) {
+		d.must("sample", err)
+	}
 	if err != nil {
-		return 0, nil, fault.New(fault.Corrupt, "decode %s: %w", d.Node, err)
+		return choice, fault.New(fault.Corrupt, "decode %s: %w", d.Node, err)
 	}
-	if s.Sampling.Logprobs == cluster.NoLogprobs {
-		return choice.Token, nil, nil
-	}
-	logprobs := &cluster.TokenLogprobs{Token: choice.Token, Logprob: float32(choice.Logprob)}
-	for _, t := range choice.Top {
-		logprobs.Top = append(logprobs.Top, cluster.Logprob{Token: t.Token, Logprob: float32(t.Logprob)})
-	}
-	return choice.Token, logprobs, nil
+	return choice, nil
 }
 
-// deliver lets a token out, or ends the answer.
-func (d *Decode) deliver(s *sequence, token int32, logprobs *cluster.TokenLogprobs) {
-	if slices.Contains(s.Stop, token) {
+func logprobs(s *sequence, choice *sample.Choice) *cluster.TokenLogprobs {
+	if s.Sampling.Logprobs == cluster.NoLogprobs {
+		return nil
+	}
+	l := &cluster.TokenLogprobs{Token: choice.Token, Logprob: float32(choice.Logprob)}
+	for _, t := range choice.Top {
+		l.Top = append(l.Top, cluster.Logprob{Token: t.Token, Logprob: float32(t.Logprob)})
+	}
+	return l
+}
+
+// deliver lets a token out, or ends the answer. The event's provenance is the logits',
+// not what this sequence would write on it.
+func (d *Decode) deliver(s *sequence, choice sample.Choice) {
+	if slices.Contains(s.Stop, choice.Token) {
 		d.finished(s, cluster.ReasonStop)
 		return
 	}
-	e := d.event(s.job, cluster.Token)
-	e.X, e.Index, e.Token, e.Logprob = s.x, s.index, token, logprobs
+	from := choice.From
+	e := cluster.Event{Kind: cluster.Token, Request: from.Request, Attempt: from.Attempt, Epoch: from.Epoch, Index: from.Index,
+		X: s.x, Token: choice.Token, Logprob: logprobs(s, &choice)}
 	s.index++
 	d.emit(s, e)
 	if s.over {
@@ -157,8 +170,8 @@ func (d *Decode) deliver(s *sequence, token int32, logprobs *cluster.TokenLogpro
 		d.finished(s, cluster.ReasonLength)
 		return
 	}
-	s.last, s.at = token, s.at+1
-	d.sched.Extend(s.id, 1)
+	s.last, s.at = choice.Token, s.at+1
+	d.must("schedule", d.sched.Extend(s.id, s.origin(s.index), 1))
 }
 
 func (d *Decode) finished(s *sequence, reason string) {

@@ -100,7 +100,7 @@ func solo(t testing.TB, m *model.Model, prompt []int32, n int) (tokens []int32, 
 	}
 	logits := make([]float32, testVocab)
 	compute := func(tokens []int32, at int) {
-		rows := []engine.Row{{Tokens: tokens, Start: at, Pages: slots, Logits: [][]float32{logits}, Hash: func(page, layer int) { s.HashLeaf(slots[page], layer) }}}
+		rows := []engine.Row{{Tokens: tokens, Start: at, Pages: slots, Logits: []engine.Logits{{Values: logits}}, Hash: func(page, layer int) { s.HashLeaf(slots[page], layer) }}}
 		if err := e.Step(rows); err != nil || rows[0].Err != nil {
 			t.Fatal(err, rows[0].Err)
 		}
@@ -110,10 +110,10 @@ func solo(t testing.TB, m *model.Model, prompt []int32, n int) (tokens []int32, 
 	for i := range kv.PagesFor(len(prompt)) {
 		roots = append(roots, s.Root(slots[i]))
 	}
-	sampler := sample.New(sample.Config{TopP: 1, RepetitionPenalty: 1}, prompt)
+	sampler := sample.New(sample.Config{TopP: 1, RepetitionPenalty: 1}, kv.Origin{}, prompt)
 	var scratch sample.Scratch
 	for at := len(prompt); ; at++ {
-		choice, err := sampler.Next(&scratch, logits)
+		choice, err := sampler.Next(&scratch, sample.Logits{From: kv.Origin{Index: len(tokens)}, Values: logits})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
+	"github.com/bulkhead-kv/bulkhead/internal/engine"
 	"github.com/bulkhead-kv/bulkhead/internal/ledger"
 	"github.com/bulkhead-kv/bulkhead/internal/model"
 	"github.com/bulkhead-kv/bulkhead/kv"
@@ -69,6 +70,8 @@ type pairConfig struct {
 	wire                      wire                                    // nil: plaintext TCP
 	ledger                    func(node string, of kv.Epoch) Recorder // nil: in memory
 	pause                     *pausing                                // prefill's engine, nil: the model's own
+	decodes                   func(Engine) Engine                     // what decode computes with instead; nil: the model's engine
+	ended                     func(error)                             // takes the error with which a worker ends; nil: the test fails
 }
 
 // wire makes the listener of a prefill worker and says how to dial it.
@@ -148,6 +151,14 @@ func (c pairConfig) worker(m *model.Model, node string, pages int, record Record
 	return w
 }
 
+func (c pairConfig) end(t testing.TB, err error) {
+	if c.ended == nil {
+		t.Errorf("worker ended: %v", err)
+		return
+	}
+	c.ended(err)
+}
+
 func startPair(t testing.TB, m *model.Model, c pairConfig) *pair {
 	t.Helper()
 	record := &notes{}
@@ -164,7 +175,15 @@ func startPair(t testing.TB, m *model.Model, c pairConfig) *pair {
 		listen = plainTCP
 	}
 	l, dial := listen(t, p.Transport())
-	d, err := NewDecode(c.worker(m, "d0", c.decodePages, record), []Source{{"p0", dial}})
+	dc := c.worker(m, "d0", c.decodePages, record)
+	if c.decodes != nil {
+		plain := dc
+		dc.NewEngine = func(pages engine.Pages) (Engine, error) {
+			e, err := plain.newEngine(pages)
+			return c.decodes(e), err
+		}
+	}
+	d, err := NewDecode(dc, []Source{{"p0", dial}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +193,7 @@ func startPair(t testing.TB, m *model.Model, c pairConfig) *pair {
 	for _, run := range []func(context.Context) error{p.Run, d.Run} {
 		running.Go(func() {
 			if err := run(ctx); err != nil {
-				t.Errorf("worker ended: %v", err)
+				c.end(t, err)
 			}
 		})
 	}

@@ -280,7 +280,7 @@ func (p *Prefill) perform(e *transfer.Effect) {
 	case transfer.DoCompute:
 		if pr := p.byX[e.X]; pr != nil && !pr.over {
 			p.byID[pr.id] = pr
-			p.sched.Add(pr.id, pr.Tenant, len(pr.Tokens))
+			p.sched.Add(pr.id, pr.Tenant, pr.origin(0), len(pr.Tokens))
 		}
 	case transfer.DoWrite:
 		p.write(e)
@@ -410,6 +410,7 @@ func (p *Prefill) step() bool {
 	prompts := make([]*prompt, len(chunks))
 	for i, c := range chunks {
 		prompts[i] = p.byID[c.ID]
+		p.must("schedule", prompts[i].origin(prompts[i].computed).Expect(c.From))
 		rows[i] = p.row(prompts[i], c.Tokens)
 		p.holdKernel(prompts[i].own)
 	}
@@ -432,6 +433,7 @@ func (p *Prefill) row(pr *prompt, tokens int) engine.Row {
 		slots[i] = pr.refs[i].Slot
 	}
 	return engine.Row{
+		From:   pr.origin(pr.computed),
 		Tokens: pr.Tokens[pr.computed : pr.computed+tokens], Start: pr.computed, Pages: slots,
 		Hash: p.hash(slots),
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
 	"github.com/bulkhead-kv/bulkhead/internal/fault"
+	"github.com/bulkhead-kv/bulkhead/kv"
 )
 
 // job is what both roles keep of a request's attempt. Owner: the loop, from the
@@ -14,6 +15,11 @@ type job struct {
 	emit  func(cluster.Event) error // never blocks
 	done  chan struct{}             // closed behind the terminal event
 	ended bool
+}
+
+// origin is where the job's token with that index comes from.
+func (j *job) origin(index int) kv.Origin {
+	return kv.Origin{GatewayBoot: j.GatewayBoot, Request: j.Request, Attempt: j.Attempt, Epoch: j.DecodeEpoch, Index: index}
 }
 
 // send passes an event to the gateway's session; false when nobody listens any

@@ -150,7 +150,7 @@ func (d *measured) row(sequence, start, n int) engine.Row {
 	for i := range tokens {
 		tokens[i] = d.tokens.Int32N(d.vocab)
 	}
-	return engine.Row{Tokens: tokens, Start: start, Pages: d.tables[sequence], Logits: d.logits[sequence:][:1]}
+	return engine.Row{Tokens: tokens, Start: start, Pages: d.tables[sequence], Logits: []engine.Logits{{Values: d.logits[sequence]}}}
 }
 
 func (d *measured) step(rows ...engine.Row) error {
