@@ -49,7 +49,9 @@ func decodeEntries() (entries []ledger.Entry) {
 	} {
 		j.Target(event, m.Step(event))
 	}
-	return entries
+	output := ledger.Entry{Kind: ledger.Pool, Event: "taken", Request: 17, Attempt: 1, GatewayBoot: 0xb, Tenant: 5, X: kv.TransferID{Epoch: 0xd, Sequence: 1},
+		Pages: []kv.PageRef{{Slot: 4, Generation: 1}, {Slot: 5, Generation: 2}}, Detail: "output pages"}
+	return append(entries, output)
 }
 
 func writeLedger(dir, node string, epoch kv.Epoch, entries []ledger.Entry) error {

@@ -265,6 +265,23 @@ func TestPagesNeedTheMachinesWord(t *testing.T) {
 	}
 }
 
+// A prefill worker's source pages are freed behind its machine's release, no earlier.
+func TestSourcePagesNeedTheMachinesWord(t *testing.T) {
+	s := newScene()
+	s.handOver(40)
+	x := kv.TransferID{Epoch: decodeEpoch, Sequence: 2}
+	taken, free := ledger.Entry{Kind: ledger.Pool, Event: "taken", X: x}, ledger.Entry{Kind: ledger.Pool, Event: "free", X: x}
+	entries := slices.Insert(slices.Clone(s.entries[1]), 2, taken)
+	if got := recheck(append(slices.Clone(entries), free), prefillEpoch); got.Verdict != Conforms {
+		t.Fatalf("pages freed at the end: %v %s %v", got.Verdict, got.Why, got.Finding)
+	}
+	for at := 3; at < len(entries); at++ {
+		if got := recheck(slices.Insert(slices.Clone(entries), at, free), prefillEpoch); got.Verdict != Differs || got.Finding.Event != "free" {
+			t.Errorf("freed before entry %d of %d, %s: %v %v", at, len(entries), entries[at].Event, got.Verdict, got.Finding)
+		}
+	}
+}
+
 // A grant and a manifest that are longer than an entry are written in parts.
 func TestLongInputsAreWrittenInParts(t *testing.T) {
 	s := newScene()

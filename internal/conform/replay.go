@@ -27,7 +27,7 @@ type run struct {
 	input []byte        // of the parts so far
 	pages []kv.PageRef
 
-	owed map[kv.TransferID]uint32 // what a decode machine has said of a transfer's pages, as bits of effect kinds
+	owed map[kv.TransferID]uint32 // what a machine has said of a transfer's pages, as bits of effect kinds; of a prefill worker's, those taken
 }
 
 func newRun(node string, epoch kv.Epoch) *run {
@@ -225,27 +225,38 @@ func kinds(effects []transfer.Effect) string {
 	return strings.Join(list, ", ")
 }
 
-// note remembers what a decode machine has said of a transfer's pages.
+// note remembers what a machine has said of a transfer's pages. A prefill worker has
+// none for a transfer that it refused.
 func (r *run) note(effects []transfer.Effect) {
-	if r.Role != transfer.RoleDecode {
-		return
-	}
 	for i := range effects {
+		x := effects[i].X
+		if !r.holds(x) {
+			continue
+		}
 		switch k := effects[i].Kind; k {
 		case transfer.DoStart, transfer.DoQuarantine, transfer.DoRelease:
-			r.owed[effects[i].X] |= 1 << k
+			r.owed[x] |= 1 << k
 		default:
 		}
 	}
 }
 
-// pool holds what became of a decode worker's pages against the machine's word.
-// A prefill worker's own pages have ids that its machine does not know.
+// holds reports whether the worker may have pages for a transfer.
+func (r *run) holds(x kv.TransferID) bool {
+	_, taken := r.owed[x]
+	return taken || r.Role == transfer.RoleDecode
+}
+
+// pool holds what became of a worker's pages against the machine's word.
 func (r *run) pool(e *ledger.Entry) error {
 	if r.machine == nil {
 		return errNoBoot
 	}
-	if r.Role != transfer.RoleDecode {
+	if e.Event == "taken" {
+		r.owed[e.X] |= 0 // from here on the machine's word is waited for
+		return nil
+	}
+	if !r.holds(e.X) {
 		return nil
 	}
 	var word transfer.EffectKind

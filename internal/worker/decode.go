@@ -162,6 +162,7 @@ func (d *Decode) reserve(s *sequence) (granted []kv.PageRef, err error) {
 		more, err := local(s.x, s.Tenant, output)
 		d.must("reserve output", err)
 		s.refs = slices.Concat(granted, more)
+		d.recordTaken(s.job, s.x, more, "output pages")
 	}
 	for _, ref := range s.refs {
 		s.slots = append(s.slots, ref.Slot)

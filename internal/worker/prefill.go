@@ -129,6 +129,7 @@ func (p *Prefill) join(pr *prompt, g *transfer.Grant) {
 		return
 	}
 	pr.grant, pr.own, pr.refs = g, own, refs
+	p.recordTaken(pr.job, g.X, refs, "source pages, tagged "+own.String())
 	p.byX[g.X] = pr
 	for i := range refs {
 		p.clean(p.tag(pr, i, 0))
@@ -394,7 +395,7 @@ func (p *Prefill) release(x kv.TransferID) {
 		return
 	}
 	p.must("free", p.pool.Free(pr.own))
-	p.recordPool("free", pr.own)
+	p.recordPool("free", x)
 	delete(p.byX, x)
 	p.end(pr, fault.New(fault.Unavailable, "prefill %s gave the transfer up", p.Node))
 }

@@ -1,6 +1,8 @@
 package worker
 
 import (
+	"slices"
+
 	"github.com/bulkhead-kv/bulkhead/internal/ledger"
 	"github.com/bulkhead-kv/bulkhead/kv"
 	"github.com/bulkhead-kv/bulkhead/kv/transfer"
@@ -19,6 +21,15 @@ func (d *Decode) recordStep(event transfer.TargetEvent, effects []transfer.Effec
 func (p *Prefill) recordStep(event transfer.SourceEvent, effects []transfer.Effect) {
 	if !p.omit.ledger {
 		p.journal.Source(event, effects)
+	}
+}
+
+// recordTaken writes which pages this worker took for its own part of a transfer. The
+// ones that the other side may write stand in the machine's entries.
+func (b *base) recordTaken(j *job, x kv.TransferID, pages []kv.PageRef, detail string) {
+	for part := range slices.Chunk(pages, ledger.PagesMax) {
+		b.record(ledger.Entry{Kind: ledger.Pool, Event: "taken", GatewayBoot: j.GatewayBoot, Request: j.Request, Attempt: j.Attempt,
+			Tenant: j.Tenant, X: x, Pages: part, Detail: detail})
 	}
 }
 
