@@ -125,11 +125,11 @@ func (d *Decode) open(s *sequence) error {
 	if err != nil {
 		return err
 	}
-	s.x = d.target.Next()
-	granted, err := d.reserve(s)
-	if err != nil {
+	if err := d.fits(s, link.Peer()); err != nil {
 		return err
 	}
+	s.x = d.target.Next()
+	granted := d.reserve(s)
 	key := randomKey()
 	s.link, s.sampler, s.digest = link, sampler, kv.TokenDigest(key, s.Tokens)
 	d.byX[s.x] = s
@@ -138,24 +138,36 @@ func (d *Decode) open(s *sequence) error {
 	return nil
 }
 
-// reserve takes the pages of prompt and output, all or none: the prompt's for the
-// remote writer, the rest zeroed for this worker.
-func (d *Decode) reserve(s *sequence) (granted []kv.PageRef, err error) {
-	// The last token of an answer is never computed on: it needs no place.
-	positions := len(s.Tokens) + s.MaxTokens - 1
+// fits refuses what prefill, by its own word, or this worker has no room for, before
+// there is an id, a page or a message of the transfer.
+func (d *Decode) fits(s *sequence, prefill transfer.Hello) error {
+	if err := prefill.Takes(len(s.Tokens)); err != nil {
+		return fault.New(fault.OverContext, "%w", err)
+	}
+	pages := kv.PagesFor(s.positions())
+	if pages > d.attainable() && !s.Probe {
+		return fault.New(fault.OverContext, "decode %s: %d tokens need %d pages, the pool has %d", d.Node, s.positions(), pages, d.attainable())
+	}
+	if free := d.free(s.Probe); pages > free {
+		return fault.New(fault.Busy, "decode %s: %d pages needed, %d free", d.Node, pages, free)
+	}
+	return nil
+}
+
+// positions is how many tokens of the sequence are stored at most. The last one of an
+// answer is never computed on: it needs no place.
+func (s *sequence) positions() int { return len(s.Tokens) + s.MaxTokens - 1 }
+
+// reserve takes the pages of prompt and output: the prompt's for the remote writer, the
+// rest zeroed for this worker. Requires: they fit.
+func (d *Decode) reserve(s *sequence) (granted []kv.PageRef) {
 	prompt := kv.PagesFor(len(s.Tokens))
-	output := kv.PagesFor(positions) - prompt
+	output := kv.PagesFor(s.positions()) - prompt
 	grant, local := d.pool.Grant, d.pool.AllocLocal
 	if s.Probe {
 		grant, local = d.pool.GrantProbe, d.pool.AllocProbe
 	}
-	if prompt+output > d.attainable() && !s.Probe {
-		return nil, fault.New(fault.OverContext, "decode %s: %d tokens need %d pages, the pool has %d", d.Node, positions, prompt+output, d.attainable())
-	}
-	if free := d.free(s.Probe); prompt+output > free {
-		return nil, fault.New(fault.Busy, "decode %s: %d pages needed, %d free", d.Node, prompt+output, free)
-	}
-	granted, err = grant(s.x, s.Tenant, prompt)
+	granted, err := grant(s.x, s.Tenant, prompt)
 	d.must("reserve prompt", err)
 	s.refs = granted
 	if output > 0 {
@@ -170,7 +182,7 @@ func (d *Decode) reserve(s *sequence) (granted []kv.PageRef, err error) {
 	for i := prompt; i < len(s.refs); i++ {
 		d.clean(d.tag(s, i, 0))
 	}
-	return granted, nil
+	return granted
 }
 
 // tag is what page i must carry when that many positions of the sequence are written.

@@ -174,7 +174,7 @@ func TestOverTheLimitNothingIsTaken(t *testing.T) {
 		want, root := solo(t, m, promptOf(c.limit), 1)
 		checkAnswer(t, c.name+" at the limit", p.run(t.Context(), p.job(promptOf(c.limit), 1), nil), c.limit, want, root)
 		p.idle(t)
-		before := p.generations()
+		before, opened := p.generations(), p.record.count("open")
 		o := p.run(t.Context(), p.job(promptOf(c.limit+1), 1), nil)
 		var said bool
 		for _, e := range []cluster.Event{last(o.prefill), last(o.decode)} {
@@ -183,13 +183,34 @@ func TestOverTheLimitNothingIsTaken(t *testing.T) {
 			}
 			said = said || e.Fault == fault.OverContext && strings.Contains(e.Reason, fmt.Sprint(c.limit)) && strings.Contains(e.Reason, fmt.Sprint(c.limit+1))
 		}
-		if c.name == "served context" && p.generations() != before {
-			t.Errorf("%s over the limit: pages were taken", c.name)
+		if p.generations() != before || p.record.count("open") != opened || p.record.count("grant") != opened {
+			t.Errorf("%s over the limit: pages or a transfer were taken", c.name)
 		}
-		if c.name != "decode pool" && !said {
+		if !said {
 			t.Errorf("%s over the limit: nobody says both numbers: %+v %+v", c.name, last(o.prefill), last(o.decode))
 		}
 		p.idle(t)
+	}
+}
+
+// Decode holds a prompt against what prefill said of itself at the hand-shake, whatever
+// prefill would answer: no id, no page, no message.
+func TestDecodeHeedsThePeersLimits(t *testing.T) {
+	m := smallModel(t)
+	p := startPair(t, m, pairConfig{prefillPages: 8, decodePages: 30, context: testContext})
+	before := p.generations()
+	var end cluster.Event
+	_ = p.decode.Handler().Run(t.Context(), p.job(promptOf(129), 1), func(e cluster.Event) error { end = e; return nil })
+	if end.Kind != cluster.Failed || end.Fault != fault.OverContext || !strings.Contains(end.Reason, "129 tokens") || !strings.Contains(end.Reason, "128 tokens") {
+		t.Errorf("decode ended with %+v, want both numbers of prefill's limit", end)
+	}
+	if p.generations() != before || p.record.count("open")+p.record.count("grant") != 0 {
+		t.Error("pages were taken or a grant was sent for a prompt that prefill can't hold")
+	}
+	p.idle(t)
+	o := p.run(t.Context(), p.job(promptOf(128), 1), nil)
+	if e := last(o.decode); e.Kind != cluster.Finished || e.X.Sequence != 1 {
+		t.Errorf("the next job ended with %+v, want an answer by the first transfer", e)
 	}
 }
 

@@ -83,6 +83,15 @@ func (h Hello) Validate() error {
 	return h.Layout.Validate()
 }
 
+// Takes reports why the sender can never take a prompt of that many tokens, with both
+// numbers, or nil. It is asked before there is an id or a page for the transfer.
+func (h Hello) Takes(tokens int) error {
+	if limit := min(int64(h.ContextTokens), int64(h.PoolPages)*kv.PageTokens); int64(tokens) > limit {
+		return fmt.Errorf("prompt of %d tokens, the limit is %d tokens", tokens, limit)
+	}
+	return nil
+}
+
 // Pair reports why two nodes cannot work together, with both values, or nil.
 func (h Hello) Pair(other Hello) error {
 	if err := h.Validate(); err != nil {

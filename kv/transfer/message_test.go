@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -197,4 +198,20 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%T is read from\n%x\nand written as\n%x", m, b, again)
 		}
 	})
+}
+
+// What a node says that it takes is what it is asked for, to the token.
+func TestHelloTakes(t *testing.T) {
+	for _, c := range []struct {
+		hello Hello
+		limit int
+	}{{Hello{PoolPages: 8, ContextTokens: 100}, 100}, {Hello{PoolPages: 6, ContextTokens: 100}, 96}, {Hello{}, 0}, {Hello{PoolPages: 1 << 31, ContextTokens: 1 << 31}, 1 << 31}} {
+		if err := c.hello.Takes(c.limit); err != nil {
+			t.Errorf("%d pages and %d tokens don't take the limit: %v", c.hello.PoolPages, c.hello.ContextTokens, err)
+		}
+		err := c.hello.Takes(c.limit + 1)
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprint(c.limit)) || !strings.Contains(err.Error(), fmt.Sprint(c.limit+1)) {
+			t.Errorf("one over %d tokens: %v, want both numbers", c.limit, err)
+		}
+	}
 }

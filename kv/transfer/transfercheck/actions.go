@@ -73,6 +73,7 @@ func (m Model) Actions(w *World) (list []Action) {
 // submits lists what the gateway can start. Equal requests start in order.
 func (w *World) submits(list []Action) []Action {
 	c := w.config
+	prefill := transfer.Hello{PoolPages: uint32(c.SourcePages), ContextTokens: uint32(c.SourcePages * kv.PageTokens)}
 	for r := range w.requests {
 		q := &w.requests[r]
 		busy := q.open > 0 && !c.Twice
@@ -83,7 +84,7 @@ func (w *World) submits(list []Action) []Action {
 			continue
 		}
 		need := c.Requests[r]
-		if !w.missing(guard.Door) && (need > c.SourcePages || need > c.Pages) {
+		if !w.missing(guard.Door) && (prefill.Takes(need*kv.PageTokens) != nil || need > c.Pages) {
 			list = append(list, Action{kind: submit, a: r, b: -1})
 			continue
 		}

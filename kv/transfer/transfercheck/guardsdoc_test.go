@@ -38,7 +38,8 @@ func TestGuardsDocumentIsWhatIsFound(t *testing.T) {
 const guardsIntro = `# What each guard is for
 
 Made by ` + "`go test ./kv/transfer/transfercheck -run GuardsDocument -args -rewrite`" + ` from exhaustive searches of small worlds: the shipped
-machines and pool with a guard taken away, which only test code can do. [SPEC.md](SPEC.md) has the protocol and the properties.
+machines and pool with a guard taken away, which only test code can do. Door stands before the machines: the decode worker asks
+` + "`transfer.Hello.Takes`" + ` before there is a transfer, and so do the worlds. [SPEC.md](SPEC.md) has the protocol and the properties.
 
 `
 
