@@ -144,9 +144,12 @@ func (d *Decode) fits(s *sequence, prefill transfer.Hello) error {
 	if err := prefill.Takes(len(s.Tokens)); err != nil {
 		return fault.New(fault.OverContext, "%w", err)
 	}
+	if s.positions() > d.ContextTokens {
+		return fault.New(fault.OverContext, "prompt of %d tokens and output of %d, the limit is %d tokens", len(s.Tokens), s.MaxTokens, d.ContextTokens)
+	}
 	pages := kv.PagesFor(s.positions())
 	if pages > d.attainable() && !s.Probe {
-		return fault.New(fault.OverContext, "decode %s: %d tokens need %d pages, the pool has %d", d.Node, s.positions(), pages, d.attainable())
+		return fault.New(fault.Unavailable, "decode %s: %d pages needed, the pool has %d while others are quarantined", d.Node, pages, d.attainable())
 	}
 	if free := d.free(s.Probe); pages > free {
 		return fault.New(fault.Busy, "decode %s: %d pages needed, %d free", d.Node, pages, free)
@@ -477,7 +480,8 @@ func (d *Decode) answer(s *sequence, e *transfer.Effect) {
 	case transfer.CodeBusy:
 		kind = fault.Busy
 	case transfer.CodeTooLarge:
-		kind = fault.OverContext
+		d.end(s, errTooLarge)
+		return
 	case transfer.CodeCancelled:
 		kind = fault.Cancelled
 	case transfer.CodePrefill, transfer.CodePeerLost:

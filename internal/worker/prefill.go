@@ -344,13 +344,16 @@ func (p *Prefill) send(e *transfer.Effect) {
 	p.conclude(pr, closed)
 }
 
+// errTooLarge is for the client: it names no node and no transfer.
+var errTooLarge = fault.New(fault.OverContext, "the prompt is over the limit of the prefill worker")
+
 func closedFault(node string, c transfer.Closed) error {
 	kind := fault.Unavailable
 	switch c.Reason {
 	case transfer.ReasonBusy:
 		kind = fault.Busy
 	case transfer.ReasonTooLarge:
-		kind = fault.OverContext
+		return errTooLarge
 	case transfer.ReasonCancelled:
 		kind = fault.Cancelled
 	case transfer.ReasonJobMismatch, transfer.ReasonMalformed:

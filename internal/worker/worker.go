@@ -332,14 +332,22 @@ func (b *base) admit(p part, j *job) {
 		b.refuse(j, fault.New(fault.Invalid, "job of %d prompt tokens and %d output tokens, need at least 1 of each", len(j.Tokens), j.MaxTokens))
 	case !b.inVocabulary(j.Tokens):
 		b.refuse(j, fault.New(fault.Invalid, "job has a token id outside the vocabulary of %d", b.Model.Config.Vocab))
+	case len(j.Tokens) > b.ContextTokens:
+		b.refuse(j, overLimit(len(j.Tokens), b.ContextTokens))
 	case len(j.Tokens) > b.limit():
-		b.refuse(j, fault.New(fault.OverContext, "prompt of %d tokens, limit %d at worker %s", len(j.Tokens), b.limit(), b.Node))
+		b.refuse(j, fault.New(fault.Unavailable, "prompt of %d tokens, worker %s can hold %d while pages are quarantined", len(j.Tokens), b.Node, b.limit()))
 	default:
 		b.jobs[j.ID()] = true
 		b.recordJob(j, kv.TransferID{}, "accepted", "")
 		j.send(b.event(j, cluster.Accepted))
 		p.submit(j)
 	}
+}
+
+// overLimit is the verdict on a request that no worker like this one will ever hold.
+// Its text is for the client: it names no node.
+func overLimit(tokens, limit int) error {
+	return fault.New(fault.OverContext, "prompt of %d tokens, the limit is %d tokens", tokens, limit)
 }
 
 func (b *base) inVocabulary(tokens []int32) bool {

@@ -13,6 +13,7 @@ import (
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
 	"github.com/bulkhead-kv/bulkhead/internal/fault"
 	"github.com/bulkhead-kv/bulkhead/kv"
+	"github.com/bulkhead-kv/bulkhead/kv/transfer"
 )
 
 func TestAnswersAndPagesAreThoseOfASoloRun(t *testing.T) {
@@ -211,6 +212,43 @@ func TestDecodeHeedsThePeersLimits(t *testing.T) {
 	o := p.run(t.Context(), p.job(promptOf(128), 1), nil)
 	if e := last(o.decode); e.Kind != cluster.Finished || e.X.Sequence != 1 {
 		t.Errorf("the next job ended with %+v, want an answer by the first transfer", e)
+	}
+}
+
+// That pages are quarantined says nothing of a prompt within the limit that is served:
+// another worker can take it. What no worker like this can hold is the client's to
+// change, and is told without a node's name.
+func TestQuarantineIsNoVerdictOnThePrompt(t *testing.T) {
+	d, err := NewDecode(testConfig(smallModel(t), "d0", 8, testContext, &notes{}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	driver := d.Driver()
+	defer driver.Close()
+	x := kv.TransferID{Epoch: d.Epoch, Sequence: 1}
+	_, err = d.pool.Grant(x, 5, 2)
+	if err := errors.Join(err, d.pool.Revoke(x), d.pool.Quarantine(x)); err != nil {
+		t.Fatal(err)
+	}
+	prefill := transfer.Hello{PoolPages: 100, ContextTokens: 1600}
+	for _, c := range []struct {
+		prompt, output int
+		admitted, fits fault.Kind
+	}{{96, 1, fault.Unavailable, 0}, {97, 1, fault.Unavailable, fault.Unavailable}, {80, 20, fault.Unavailable, fault.Unavailable}, {128, 1, fault.Unavailable, fault.Unavailable},
+		{128, 2, fault.Unavailable, fault.OverContext}, {129, 1, fault.OverContext, fault.OverContext}} {
+		j := cluster.Job{GatewayBoot: 1, Request: 2, Attempt: 1, Tenant: 3, Prefill: "p0", Decode: "d0", PrefillEpoch: 9, DecodeEpoch: d.Epoch,
+			Tokens: promptOf(c.prompt), MaxTokens: c.output}
+		var e cluster.Event
+		if err := driver.Submit(j, func(last cluster.Event) error { e = last; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if e.Fault != c.admitted || e.Fault == fault.OverContext && strings.Contains(e.Reason, "d0") {
+			t.Errorf("a prompt of %d is refused as %v, %q; want %v without a node's name", c.prompt, e.Fault, e.Reason, c.admitted)
+		}
+		err := d.fits(&sequence{job: &job{Job: j}}, prefill)
+		if (err == nil) != (c.fits == 0) || err != nil && fault.Of(err) != c.fits || c.fits == fault.OverContext && strings.Contains(err.Error(), "d0") {
+			t.Errorf("a prompt of %d and output of %d: %v, want %v", c.prompt, c.output, err, c.fits)
+		}
 	}
 }
 
