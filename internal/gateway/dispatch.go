@@ -178,7 +178,7 @@ func (d *dispatcher) sweep() {
 			w.turn <- turn{err: &detailed{"no prefill and decode worker can serve now", d.outageErr}}
 		case waited >= d.config.QueueTimeout:
 			d.forget(w)
-			w.turn <- turn{err: fault.New(fault.Unavailable, "no room at the workers for %s", d.config.QueueTimeout)}
+			w.turn <- turn{err: fault.New(fault.Busy, "no room at the workers for %s", d.config.QueueTimeout)}
 		}
 	}
 }

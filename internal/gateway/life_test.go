@@ -588,6 +588,25 @@ func TestFullQueue(t *testing.T) {
 	}
 }
 
+// A place in the queue that led to no room is a wish to come again, not an outage.
+func TestNoRoomInTimeIsBusy(t *testing.T) {
+	b := newBench(t, setup{members: []cluster.Member{member("p", cluster.Prefill, 64), member("d", cluster.Decode, 2)},
+		config: func(c *Config) { c.QueueTimeout = time.Millisecond }})
+	reached := make(chan struct{}, 1)
+	b.cluster.setHook(stalls(reached))
+	running := b.do("/v1/chat/completions", chat("hello", `"stream":true`)) // it is granted all there is
+	defer running.Body.Close()
+	<-reached
+	resp := b.do("/v1/chat/completions", chat("hello"))
+	status, text := b.read(resp)
+	if status != 429 || !strings.Contains(text, `"server_busy"`) || resp.Header.Get("Retry-After") == "" {
+		t.Errorf("status %d, Retry-After %q, body %s; want 429 server_busy", status, resp.Header.Get("Retry-After"), text)
+	}
+	if n := b.gateway.dispatch.queued(); n != 0 {
+		t.Errorf("%d choices wait on after their time", n)
+	}
+}
+
 // With room for one at a time, all that wait are answered, one after another.
 func TestRoomIsCounted(t *testing.T) {
 	b := newBench(t, setup{members: []cluster.Member{member("p", cluster.Prefill, 64), member("d", cluster.Decode, 2)}})
