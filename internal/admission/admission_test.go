@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -216,23 +217,42 @@ func queue() *Queue {
 
 func TestQueueIsBounded(t *testing.T) {
 	q := NewQueue(QueueConfig{TicketsMax: 3, TenantTicketsMax: 2, RetryAfter: 7 * time.Second})
-	if err := q.Push(Ticket{1, "ada", 5}, Ticket{2, "ada", 5}); err != nil {
+	if err := errors.Join(q.Push(Ticket{1, "ada", 5}, Ticket{2, "ada", 5}), q.Push(Ticket{3, "bob", 1})); err != nil {
 		t.Fatal(err)
 	}
-	for _, tickets := range [][]Ticket{{{3, "ada", 1}}, {{4, "bob", 1}, {5, "bob", 1}}} {
+	for _, tickets := range [][]Ticket{{{4, "ada", 1}}, {{5, "bob", 1}}, {{6, "eve", 1}, {7, "eve", 1}, {8, "eve", 1}}} {
 		err := q.Push(tickets...)
 		if after, ok := RetryAfter(err); fault.Of(err) != fault.Busy || !ok || after != 7*time.Second {
 			t.Errorf("a full queue gives %v, retry after %s", err, after)
 		}
-		if tickets[0].Tenant == "bob" && !strings.Contains(err.Error(), "0 requests of the tenant") {
+		if tickets[0].Tenant == "bob" && !strings.Contains(err.Error(), "1 requests of the tenant") {
 			t.Errorf("bob is told %q, want his own number only", err)
 		}
 	}
-	if q.Len() != 2 || q.TenantLen("bob") != 0 {
-		t.Errorf("%d tickets wait, bob has %d; a refused push leaves something behind", q.Len(), q.TenantLen("bob"))
+	if q.Len() != 3 || q.TenantLen("bob") != 1 || q.TenantLen("eve") != 0 {
+		t.Errorf("%d tickets wait, bob has %d, eve %d; a refused push leaves something behind", q.Len(), q.TenantLen("bob"), q.TenantLen("eve"))
 	}
-	if err := q.Push(Ticket{6, "bob", 1}); err != nil {
-		t.Errorf("the last place is refused: %v", err)
+}
+
+// However many tenants fill the queue, one with nothing waiting gets a place.
+func TestAFullQueueKeepsNoTenantOut(t *testing.T) {
+	q := NewQueue(QueueConfig{TicketsMax: 8, TenantTicketsMax: 4, RetryAfter: time.Second})
+	for i := range uint64(8) {
+		if err := q.Push(Ticket{i + 1, []string{"ada", "bob"}[i%2], 100}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := q.Push(Ticket{20, "quiet", 1}); err != nil {
+		t.Fatalf("a tenant with nothing waiting is kept out: %v", err)
+	}
+	if err := q.Push(Ticket{21, "quiet", 1}); fault.Of(err) != fault.Busy {
+		t.Errorf("its second request finds a place in a full queue: %v", err)
+	}
+	first, _ := q.Pop()
+	second, _ := q.Pop()
+	third, _ := q.Pop()
+	if first.Tenant != "quiet" && second.Tenant != "quiet" && third.Tenant != "quiet" {
+		t.Errorf("tickets of %s, %s and %s come before it", first.Tenant, second.Tenant, third.Tenant)
 	}
 }
 

@@ -15,7 +15,7 @@ type Ticket struct {
 
 // QueueConfig bounds a Queue.
 type QueueConfig struct {
-	TicketsMax       int           // in all
+	TicketsMax       int           // in all, but for one request of each tenant with nothing waiting
 	TenantTicketsMax int           // of one tenant
 	RetryAfter       time.Duration // told to those who find it full
 }
@@ -52,7 +52,8 @@ func NewQueue(config QueueConfig) *Queue {
 
 // Push queues all of the tickets of one request, which have one tenant, or none:
 // an error of kind fault.Busy with a RetryAfter. It says nothing of other tenants
-// but that they fill the queue.
+// but that they fill the queue. A tenant with nothing waiting finds a place though
+// the queue is full, so that no number of others can keep it out.
 func (q *Queue) Push(tickets ...Ticket) error {
 	if len(tickets) == 0 {
 		return nil
@@ -62,8 +63,7 @@ func (q *Queue) Push(tickets ...Ticket) error {
 		q.prune(l)
 		return refuse(fault.Busy, q.config.RetryAfter, "%d requests of the tenant are waiting, the queue has room for %d", n-len(tickets), q.config.TenantTicketsMax)
 	}
-	if q.count+len(tickets) > q.config.TicketsMax {
-		q.prune(l)
+	if len(l.tickets) > 0 && q.count+len(tickets) > q.config.TicketsMax {
 		return refuse(fault.Busy, q.config.RetryAfter, "the queue is full, %d requests of the tenant are waiting in it", len(l.tickets))
 	}
 	for _, t := range tickets {

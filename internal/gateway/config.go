@@ -44,8 +44,9 @@ type Config struct {
 	// RequestTimeout is the time from admission to the end of the answer.
 	RequestTimeout time.Duration
 
-	// QueueMax bounds the choices that wait for workers, TenantQueueMax those of
-	// one tenant, QueueTimeout their wait. OutageTimeout is how long a choice
+	// QueueMax bounds the choices that wait for workers, but for one request of each
+	// tenant with none waiting; TenantQueueMax those of one tenant, QueueTimeout their
+	// wait. OutageTimeout is how long a choice
 	// waits while no pair of workers can serve at all. RetryAfter is told to those
 	// who find the queue full.
 	QueueMax       int
