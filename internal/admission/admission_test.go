@@ -114,11 +114,11 @@ func TestQuotaRefusals(t *testing.T) {
 	} {
 		q := NewQuotas()
 		for _, b := range c.before {
-			if _, err := q.Reserve(noon, "ada", c.limits, b); err != nil {
+			if err := enterAndReserve(q, c.limits, b); err != nil {
 				t.Fatalf("%s: set-up: %v", c.name, err)
 			}
 		}
-		_, err := q.Reserve(noon, "ada", c.limits, c.ask)
+		err := enterAndReserve(q, c.limits, c.ask)
 		after, ok := RetryAfter(err)
 		if (err == nil) != (c.after == 0) || ok != (c.after > 0) || ok && after != c.after || err != nil && fault.Of(err) != fault.OverQuota {
 			t.Errorf("%s: %v, retry after %s; want %s", c.name, err, after, c.after)
@@ -129,14 +129,49 @@ func TestQuotaRefusals(t *testing.T) {
 	}
 }
 
+func enterAndReserve(q *Quotas, limits Limits, ask Ask) error {
+	err := q.Enter(noon, "ada", limits)
+	if err == nil {
+		_, err = q.Reserve(noon, "ada", limits, ask)
+	}
+	return err
+}
+
+// A request is spent when it enters, not when it is admitted, and one that may not enter
+// spends nothing.
+func TestARequestIsSpentAtTheDoor(t *testing.T) {
+	q, limits := NewQuotas(), Limits{RequestsPerMinute: 2, Concurrency: 1}
+	for range 2 {
+		if err := q.Enter(noon, "ada", limits); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if after, _ := RetryAfter(q.Enter(noon, "ada", limits)); after != 30*time.Second {
+		t.Errorf("the third of two requests a minute is told to come back after %s, want 30 s", after)
+	}
+	if _, err := q.Reserve(noon, "ada", limits, Ask{1, 5, noon.Add(time.Hour)}); err != nil {
+		t.Errorf("a request that has entered can't reserve: %v", err)
+	}
+	later := noon.Add(30 * time.Second)
+	for range 3 { // it runs one, and may run one
+		if err := q.Enter(later, "ada", limits); fault.Of(err) != fault.OverQuota {
+			t.Errorf("a second request at a time enters: %v", err)
+		}
+	}
+	q.Expire(noon.Add(time.Hour))
+	if err := q.Enter(later, "ada", limits); err != nil {
+		t.Errorf("requests that did not enter were spent: %v", err)
+	}
+}
+
 func TestQuotaFlowsBack(t *testing.T) {
 	q, limits := NewQuotas(), Limits{TokensPerMinute: 100, RequestsPerMinute: 100}
 	id, err := q.Reserve(noon, "ada", limits, Ask{1, 100, noon.Add(time.Hour)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if q.Check(noon, "ada", limits) == nil {
-		t.Error("a tenant whose tokens are all reserved passes the check")
+	if q.Enter(noon, "ada", limits) == nil {
+		t.Error("a tenant whose tokens are all reserved enters")
 	}
 	q.Settle(noon, id, 30)
 	q.Settle(noon, id, 0) // the second one changes nothing
@@ -170,9 +205,12 @@ func TestQuotaConservation(t *testing.T) {
 			now = now.Add(time.Duration(rapid.IntRange(0, 20_000).Draw(t, "ms")) * time.Millisecond)
 			if rapid.Bool().Draw(t, "reserve") {
 				ask := Ask{rapid.IntRange(1, 3).Draw(t, "choices"), rapid.IntRange(1, 100).Draw(t, "tokens"), now.Add(time.Hour * 24)}
+				if q.Enter(now, "ada", limits) != nil {
+					continue
+				}
+				requests++
 				if id, err := q.Reserve(now, "ada", limits, ask); err == nil {
 					open[id] = ask
-					requests++
 				}
 			} else {
 				for id, ask := range open {

@@ -26,7 +26,8 @@ type Ask struct {
 type Reservation uint64
 
 // Quotas counts what tenants use. Requests and tokens per minute are buckets
-// that hold one minute's worth: a request reserves its largest possible cost at
+// that hold one minute's worth. A request enters, which costs it one of the
+// requests whatever becomes of it; it reserves its largest possible cost at
 // admission and gets back at the end what it didn't use. Each reservation ends
 // once: by Settle or by Expire.
 type Quotas struct {
@@ -53,21 +54,27 @@ func NewQuotas() *Quotas {
 	return &Quotas{accounts: map[string]*account{}, reservations: map[Reservation]held{}}
 }
 
-// Check refuses what Reserve would refuse for the smallest request, so that a
-// tenant over its quota is turned away before its prompt costs work.
-func (q *Quotas) Check(now time.Time, tenant string, limits Limits) error {
-	return q.account(now, tenant, limits).refuses(Ask{Choices: 1, Tokens: 1})
+// Enter takes one of the tenant's requests, before its body costs work. It refuses, and
+// takes nothing, when none is left or Reserve would refuse the smallest request. A
+// refusal is of kind fault.OverQuota and names the limit.
+func (q *Quotas) Enter(now time.Time, tenant string, limits Limits) error {
+	a := q.account(now, tenant, limits)
+	if err := a.refuses(Ask{Choices: 1, Tokens: 1}); err != nil || limits.RequestsPerMinute == 0 {
+		return err
+	}
+	if a.requests < 1 {
+		return refuse(fault.OverQuota, flowsIn(1-a.requests, limits.RequestsPerMinute), "the tenant's %d requests a minute are used up", limits.RequestsPerMinute)
+	}
+	a.requests--
+	return nil
 }
 
-// Reserve takes the whole cost of a request or nothing. A refusal is of kind
+// Reserve takes the whole cost in tokens and choices of a request or nothing. A refusal is of kind
 // fault.OverQuota and names the limit.
 func (q *Quotas) Reserve(now time.Time, tenant string, limits Limits, ask Ask) (Reservation, error) {
 	a := q.account(now, tenant, limits)
 	if err := a.refuses(ask); err != nil {
 		return 0, err
-	}
-	if limits.RequestsPerMinute > 0 {
-		a.requests--
 	}
 	if limits.TokensPerMinute > 0 {
 		a.tokens -= float64(ask.Tokens)
@@ -120,8 +127,6 @@ func (a *account) refuses(ask Ask) error {
 		return refuse(fault.OverQuota, concurrencyRetry, "%d choices are running and %d asked for, the tenant may run %d at a time", a.choices, ask.Choices, l.Concurrency)
 	case l.ReservedTokens > 0 && a.reserved+ask.Tokens > l.ReservedTokens:
 		return refuse(fault.OverQuota, concurrencyRetry, "%d tokens are reserved and %d asked for, the tenant may hold %d", a.reserved, ask.Tokens, l.ReservedTokens)
-	case l.RequestsPerMinute > 0 && a.requests < 1:
-		return refuse(fault.OverQuota, flowsIn(1-a.requests, l.RequestsPerMinute), "the tenant's %d requests a minute are used up", l.RequestsPerMinute)
 	case l.TokensPerMinute > 0 && a.tokens < float64(ask.Tokens):
 		return refuse(fault.OverQuota, flowsIn(float64(ask.Tokens)-a.tokens, l.TokensPerMinute),
 			"%d tokens asked for, %d of the tenant's %d a minute are left", ask.Tokens, int(math.Floor(max(a.tokens, 0))), l.TokensPerMinute)

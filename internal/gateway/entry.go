@@ -26,7 +26,7 @@ func (g *Gateway) prepared(w http.ResponseWriter, r *http.Request, build builder
 	if err != nil {
 		return err
 	}
-	if err := g.quotas.check(t); err != nil {
+	if err := g.quotas.enter(t); err != nil {
 		return err
 	}
 	if err := g.entry.enter(r.Context(), t.Name); err != nil {

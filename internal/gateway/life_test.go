@@ -565,6 +565,20 @@ func TestQuotas(t *testing.T) {
 	}
 }
 
+// Whatever is read counts as a request: a text that is only tokenized, a mistake.
+func TestEveryRequestCounts(t *testing.T) {
+	b := newBench(t, setup{limits: map[string]tenant.Limits{"ada": {RequestsPerMinute: 3}}})
+	for _, c := range []struct {
+		path, body string
+		want       int
+	}{{"/tokenize", `{"prompt":"hi"}`, 200}, {"/v1/chat/completions", `{"model":"echo"}`, 400}, {"/v1/chat/completions", chat("hi"), 200},
+		{"/tokenize", `{"prompt":"hi"}`, 429}, {"/v1/chat/completions", chat("hi"), 429}} {
+		if status, text := b.answer(c.path, c.body); status != c.want {
+			t.Errorf("%s %s: status %d, body %s; want %d", c.path, c.body, status, text, c.want)
+		}
+	}
+}
+
 func TestFullQueue(t *testing.T) {
 	b := newBench(t, setup{members: []cluster.Member{member("p", cluster.Prefill, 64), member("d", cluster.Decode, 64)},
 		config: func(c *Config) {

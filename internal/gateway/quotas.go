@@ -20,10 +20,10 @@ func newQuotas(now func() time.Time) *quotas {
 	return &quotas{now: now, table: admission.NewQuotas()}
 }
 
-func (q *quotas) check(t *tenant.Tenant) error {
+func (q *quotas) enter(t *tenant.Tenant) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.table.Check(q.now(), t.Name, admission.Limits(t.Limits()))
+	return q.table.Enter(q.now(), t.Name, admission.Limits(t.Limits()))
 }
 
 func (q *quotas) reserve(t *tenant.Tenant, ask admission.Ask) (admission.Reservation, error) {

@@ -84,6 +84,10 @@ func (g *gateway) submit(r *request) {
 		r.answer(fault.New(fault.Unavailable, "no worker is known yet"))
 		return
 	}
+	if err := g.quotas.Enter(now, r.tenant.name, r.tenant.limits); err != nil {
+		r.answer(err)
+		return
+	}
 	granted, err := limit.Decide(r.promptTokens, r.asked, reserveTokens)
 	if err != nil {
 		r.answer(err)
