@@ -211,11 +211,15 @@ func (g *Gateway) Run(ctx context.Context) error {
 	defer func() { <-probed }()
 	ticker := time.NewTicker(sweepEvery)
 	defer ticker.Stop()
+	var served served
 	strangers := strangers{model: g.parts.Fingerprint, named: map[string]kv.Epoch{}}
 	for {
 		changed := g.parts.Cluster.Changed()
 		strangers.look(g.parts.Cluster.Status(), g.parts.Log)
 		g.dispatch.sweep()
+		if limit, err := g.dispatch.limit(); err == nil && len(g.dispatch.pairs()) > 0 {
+			served.look(limit, g.parts.Log)
+		}
 		select {
 		case <-ctx.Done():
 			return nil

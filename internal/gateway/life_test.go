@@ -504,6 +504,28 @@ func TestQuarantineTakesAWorkerOut(t *testing.T) {
 	}
 }
 
+// A worker that joins later and holds less lowers the limit for everybody: the log says
+// to what, and whose bound it is.
+func TestAChangedLimitIsTold(t *testing.T) {
+	late := member("dd", cluster.Decode, 10)
+	late.Up, late.Epoch = false, 0
+	b := newBench(t, setup{members: []cluster.Member{member("p", cluster.Prefill, 64), member("d", cluster.Decode, 64), late}})
+	b.until(func() bool { return strings.Contains(b.logs.String(), "context limit") })
+	if log := b.logs.String(); !strings.Contains(log, `level=INFO msg="context limit" tokens=1024 by="pool of prefill worker p"`) {
+		t.Errorf("the log does not say what is served and why:\n%s", log)
+	}
+	b.cluster.change(func(m []cluster.Member) { m[2].Up, m[2].Epoch = true, 5 })
+	b.until(func() bool { return strings.Contains(b.logs.String(), "has changed") })
+	if log := b.logs.String(); !strings.Contains(log, `level=WARN msg="context limit has changed" tokens=160 by="pool of decode worker dd" before=1024`) {
+		t.Errorf("the log does not say who has lowered the limit:\n%s", log)
+	}
+	b.cluster.change(func(m []cluster.Member) { m[2].Up = false })
+	b.answer("/v1/chat/completions", chat("hello"))
+	if log := b.logs.String(); strings.Count(log, "context limit") != 2 {
+		t.Errorf("a limit that stays is told again:\n%s", log)
+	}
+}
+
 func TestChoices(t *testing.T) {
 	b := newBench(t, setup{})
 	status, text := b.answer("/v1/chat/completions", chat("hi", `"n":3`, `"seed":9`))
