@@ -3,7 +3,7 @@
 // The answer is a sum with one line a holder of memory, in the order in which
 // they are taken:
 //
-//	memory - weights - prefill pools - decode pools - scratch - processes = headroom
+//	memory - weights - prefill pools - decode pools - scratch - processes - requests = headroom
 //
 // The package is pure: it is told what the machine has.
 package capacity
@@ -27,6 +27,10 @@ const (
 	ReservedPages = 4
 	// ProcessBytes is what a process takes beside weights, pool and scratch.
 	ProcessBytes = 40 << 20
+	// RequestShare bounds what requests that are read or answered may make a gateway
+	// hold: one part in RequestShare of the memory, and at most RequestBytesMax.
+	RequestShare    = 8
+	RequestBytesMax = 6 << 30
 	// processesBeside are the supervisor and the gateway.
 	processesBeside = 2
 )
@@ -102,6 +106,9 @@ func AutoPages(l kv.Layout, contextTokens int, memoryBytes int64) int {
 	return int(max(1, min(int64(AutoContexts)*int64(kv.PagesFor(contextTokens)), affordable)))
 }
 
+// RequestBytes is what requests may make a gateway hold on a machine of so much memory.
+func RequestBytes(memoryBytes int64) int64 { return min(memoryBytes/RequestShare, RequestBytesMax) }
+
 // Compute makes the sum. It never fails: what can't be served is a problem in it.
 func Compute(m Model, c Machine, d Demand) Sum {
 	wanted := d.ContextTokens
@@ -136,6 +143,7 @@ func (s *Sum) addUp() {
 		s.poolLine(s.Decode),
 		{"scratch", int64(workers) * s.Model.ScratchBytes, fmt.Sprintf("activations, %d x %s", workers, mebibytes(s.Model.ScratchBytes))},
 		{"processes", int64(workers+processesBeside) * ProcessBytes, fmt.Sprintf("%d workers, gateway, supervisor: %s each", workers, mebibytes(ProcessBytes))},
+		{"requests", RequestBytes(s.Machine.MemoryBytes), "bodies and whole answers at the gateway, at most"},
 	}
 	s.HeadroomBytes = s.Machine.MemoryBytes
 	for _, l := range s.Lines {

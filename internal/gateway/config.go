@@ -30,7 +30,7 @@ type Config struct {
 	TenantBodiesMax int
 	// BodiesBytesMax bounds the bytes of all bodies that are read and tokenized at one
 	// time, TenantBodiesBytesMax those of one tenant. While it is parsed and tokenized a
-	// body costs up to some 20 times its bytes. Of the bodies over HeavyBodyBytes one a
+	// body costs up to bodyCost times its bytes. Of the bodies over HeavyBodyBytes one a
 	// tenant is parsed and tokenized at a time.
 	BodiesBytesMax       int64
 	TenantBodiesBytesMax int64
@@ -99,6 +99,26 @@ func Default() Config {
 		ReadyFor: 30 * time.Second, ProbeEvery: 10 * time.Second, ProbeTimeout: 10 * time.Second,
 		HeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, HeaderBytesMax: 64 << 10, DrainTimeout: 30 * time.Second,
 	}
+}
+
+// bodyCost is what a body costs at most while it is parsed and tokenized, in its bytes.
+const bodyCost = 20
+
+// RequestBytes is what requests may make the gateway hold at one time: bodies that are
+// read and tokenized, and answers that are gathered.
+func (c Config) RequestBytes() int64 { return c.AnswersBytesMax + bodyCost*c.BodiesBytesMax }
+
+// Within lowers the budgets of bodies and answers, each by the same part, as far as is
+// needed for RequestBytes to be at most so many. A body may then be at most as long as
+// all together. Requires: bytes >= 1 MiB.
+func (c Config) Within(bytes int64) Config {
+	part := min(1, float64(bytes)/float64(c.RequestBytes()))
+	for _, budget := range []*int64{&c.AnswersBytesMax, &c.TenantAnswersBytesMax, &c.BodiesBytesMax, &c.TenantBodiesBytesMax} {
+		*budget = int64(float64(*budget) * part)
+	}
+	c.BodyBytesMax = min(c.BodyBytesMax, c.BodiesBytesMax)
+	c.TenantBodiesBytesMax = max(c.TenantBodiesBytesMax, c.BodyBytesMax)
+	return c
 }
 
 // Validate names all mistakes.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/bulkhead-kv/bulkhead/internal/capacity"
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
 	"github.com/bulkhead-kv/bulkhead/internal/gateway"
 	"github.com/bulkhead-kv/bulkhead/internal/ledger"
@@ -78,7 +79,11 @@ func RunGateway(ctx context.Context, o GatewayOptions) (err error) {
 		return err
 	}
 	opened.add(func() error { client.Close(); return nil })
-	g, err := gateway.New(gatewayConfig(o, loaded.Name), gateway.Parts{Cluster: gateway.Workers(client), Fingerprint: fingerprint, Text: text, Tenants: tenants,
+	memory, err := memoryBytes()
+	if err != nil {
+		return err
+	}
+	g, err := gateway.New(gatewayConfig(o, loaded.Name, memory), gateway.Parts{Cluster: gateway.Workers(client), Fingerprint: fingerprint, Text: text, Tenants: tenants,
 		Ledger: requests{record, o.Log}, Metrics: metrics.New(), Log: o.Log})
 	if err != nil {
 		return err
@@ -86,8 +91,10 @@ func RunGateway(ctx context.Context, o GatewayOptions) (err error) {
 	return serveGateway(ctx, o, g, tenants)
 }
 
-func gatewayConfig(o GatewayOptions, model string) gateway.Config {
-	c := gateway.Default()
+// gatewayConfig is the default but for the options, and for what requests may make the
+// gateway hold, which is the part of the memory that capacity counts for it.
+func gatewayConfig(o GatewayOptions, model string, memoryBytes int64) gateway.Config {
+	c := gateway.Default().Within(capacity.RequestBytes(memoryBytes))
 	c.Model, c.ContextTokens = model, int(o.File.Context)
 	if o.Owner != "" {
 		c.Owner = o.Owner

@@ -1,0 +1,33 @@
+package node
+
+import (
+	"testing"
+
+	"github.com/bulkhead-kv/bulkhead/internal/capacity"
+	"github.com/bulkhead-kv/bulkhead/internal/cluster"
+	"github.com/bulkhead-kv/bulkhead/internal/gateway"
+)
+
+// What tenants can make the gateway hold is what capacity has counted for it, whatever
+// the machine's memory, and where there is enough of it the documented bounds stand.
+func TestRequestsStayWithinTheSum(t *testing.T) {
+	if got := gateway.Default().RequestBytes(); got != capacity.RequestBytesMax {
+		t.Errorf("the gateway's budgets cost %d bytes at most, capacity counts %d", got, int64(capacity.RequestBytesMax))
+	}
+	o := GatewayOptions{File: &cluster.File{}}
+	for _, memory := range []int64{256 << 20, 1 << 30, 2 << 30, 8 << 30, 47 << 30, 48 << 30, 1 << 40} {
+		c := gatewayConfig(o, "m", memory)
+		if err := c.Validate(); err != nil {
+			t.Errorf("with %d bytes of memory: %v", memory, err)
+		}
+		if got, most := c.RequestBytes(), capacity.RequestBytes(memory); got > most || got < most*9/10 {
+			t.Errorf("with %d bytes of memory requests may take %d, capacity counts %d", memory, got, most)
+		}
+		if c.TenantAnswersBytesMax > c.AnswersBytesMax || c.BodyBytesMax > c.BodiesBytesMax || c.TenantBodiesBytesMax > c.BodiesBytesMax {
+			t.Errorf("with %d bytes of memory a part is larger than the whole: %+v", memory, c)
+		}
+	}
+	if c, want := gatewayConfig(o, "m", 64<<30), gateway.Default(); c.AnswersBytesMax != want.AnswersBytesMax || c.BodyBytesMax != want.BodyBytesMax || c.TenantBodiesBytesMax != want.TenantBodiesBytesMax {
+		t.Errorf("a large machine's bounds are %+v, want the defaults", c)
+	}
+}
