@@ -106,10 +106,20 @@ func workerConfig(o WorkerOptions, spec cluster.Worker, m *Loaded, record *ledge
 	if err != nil {
 		return worker.Config{}, err
 	}
+	if o.Weights == nil { // else the supervisor has told
+		warnTight(o.Log, spec.Name, pages, context)
+	}
 	return worker.Config{
 		Node: spec.Name, Epoch: epoch, ModelName: m.Name, Model: m.Model, Threads: threads, PoolPages: pages + capacity.ReservedPages,
 		ReservedPages: capacity.ReservedPages, ContextTokens: context, Explicit: o.File.Context > 0, Record: record, Log: o.Log, DrainMax: o.DrainMax, Build: o.Build, Alive: o.Alive,
 	}, nil
+}
+
+// warnTight says that one long prompt would leave no room for a second one.
+func warnTight(log *slog.Logger, name string, pages, context int) {
+	if need := capacity.HeadroomAdvised * kv.PagesFor(context); pages < need {
+		log.Warn("pool holds less than is advised", "node", name, "tokens", pages*kv.PageTokens, "advised", need*kv.PageTokens, "context", context)
+	}
 }
 
 // poolPages is the size of the pool without its reserve: what the file says, else
