@@ -1,4 +1,4 @@
-// Package gateway serves the API and hands requests to workers or backends.
+// Package gateway serves the API and hands requests to workers.
 //
 // The life of a request: authenticate; drop what would steer transfer, cache or
 // identity; render, tokenize and count; admit, before any header and any
