@@ -23,11 +23,13 @@ func TestLedgerScript(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("BULKHEAD_HOME", env.WorkDir+"/home")
 			gateway := []ledger.Entry{{Kind: ledger.Request, Event: "accepted", Request: 17, Attempt: 1, GatewayBoot: 0xb, Detail: "1 choice, answer r4nd0m"}, {Kind: ledger.Request, Event: "accepted", Request: 18, GatewayBoot: 0xb}}
+			later := []ledger.Entry{{Kind: ledger.Request, Event: "accepted", Request: 17, Attempt: 1, GatewayBoot: 0xc, Detail: "another tenant's"}}
 			decode := decodeEntries()
 			freed := ledger.Entry{Kind: ledger.Pool, Event: "free", X: kv.TransferID{Epoch: 0xd, Sequence: 1}}
 			return errors.Join(
 				writeLedger(filepath.Join(env.WorkDir, "home", "ledger", "gateway"), "gateway", 0xb, gateway),
 				writeLedger(filepath.Join(env.WorkDir, "home", "ledger", "d0"), "d0", 0xd, decode),
+				writeLedger(filepath.Join(env.WorkDir, "later", "gateway"), "gateway", 0xc, later),
 				writeLedger(filepath.Join(env.WorkDir, "faulty", "d0"), "d0", 0xd, append(decode, freed)),
 				writeLedger(filepath.Join(env.WorkDir, "lossy", "d0"), "d0", 0xd, append(decode, ledger.Entry{Kind: ledger.Note, Event: "lost"})),
 			)

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -97,7 +99,8 @@ func checkHead(dir, text string) error {
 const showLong = `Show entries, of several ledgers in the order of their times. With --request only
 those of one request, at every node: its jobs, its transfers and their pages.
 --request takes the number, or the id of an answer as clients see it; --x takes a
-transfer as entries show it.
+transfer as entries show it. A gateway counts from 1 at each start: where a number
+is of several starts, --boot names one.
 
 PATH is a ledger's folder or a folder of ledgers (default: those of the data
 folder). With --json each line is an object.`
@@ -113,13 +116,17 @@ func newLedgerShow() *cobra.Command {
 	}
 	request := cmd.Flags().String("request", "", "only this request: a number, or an answer's id")
 	x := cmd.Flags().String("x", "", "only this transfer: EPOCH/SEQUENCE/RANK")
+	boot := cmd.Flags().String("boot", "", "only requests of this start of the gateway, in hexadecimal")
 	asJSON := cmd.Flags().Bool("json", false, "print a JSON object a line")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		f, err := newFilter(*request, *x)
+		f, err := newFilter(*request, *x, *boot)
 		if err != nil {
 			return usageError{err}
 		}
 		folders, err := ledgerFolders(cmd, args)
+		if err == nil {
+			err = f.oneStart(folders)
+		}
 		if err != nil {
 			return err
 		}
@@ -148,6 +155,7 @@ func newLedgerShow() *cobra.Command {
 // both: at each node these come first.
 type filter struct {
 	request   uint64 // 0: any
+	boot      uint64 // of the gateway that counted the request; 0: any
 	answer    string // empty: any
 	x         kv.TransferID
 	requests  map[requestName]bool // of the answer
@@ -156,7 +164,7 @@ type filter struct {
 
 type requestName struct{ boot, request uint64 }
 
-func newFilter(request, x string) (f filter, err error) {
+func newFilter(request, x, boot string) (f filter, err error) {
 	f.requests, f.transfers = map[requestName]bool{}, map[kv.TransferID]bool{}
 	if request != "" {
 		f.request, f.answer, err = parseRequest(request)
@@ -165,7 +173,36 @@ func newFilter(request, x string) (f filter, err error) {
 		f.x, err = parseTransfer(x)
 		f.transfers[f.x] = true
 	}
+	if boot != "" && err == nil {
+		if f.boot, err = strconv.ParseUint(boot, 16, 64); err != nil || f.boot == 0 || f.request == 0 {
+			err = fmt.Errorf("--boot is %q, want a number in hexadecimal beside the number of a --request", boot)
+		}
+	}
 	return f, err
+}
+
+// oneStart is an error if the request's number alone is that of several requests.
+func (f *filter) oneStart(folders []string) error {
+	if f.request == 0 || f.boot != 0 {
+		return nil
+	}
+	boots := map[uint64]bool{}
+	for e, err := range merged(folders) {
+		if err != nil {
+			return err
+		}
+		if e.Request == f.request {
+			boots[e.GatewayBoot] = true
+		}
+	}
+	if len(boots) < 2 {
+		return nil
+	}
+	var names []string
+	for _, b := range slices.Sorted(maps.Keys(boots)) {
+		names = append(names, hex64(b))
+	}
+	return usageError{fmt.Errorf("request %d is of %d starts of the gateway, name one with --boot: %s", f.request, len(boots), strings.Join(names, ", "))}
 }
 
 // parseRequest reads a number, or an answer's id, of which it gives the random part.
@@ -202,7 +239,7 @@ func (f *filter) wants(e *ledger.Entry) bool {
 	if f.answer != "" && e.Kind == ledger.Request && strings.HasSuffix(e.Detail, ", answer "+f.answer) {
 		f.requests[name] = true
 	}
-	ours := f.request != 0 && e.Request == f.request || f.requests[name]
+	ours := f.request != 0 && e.Request == f.request && (f.boot == 0 || e.GatewayBoot == f.boot) || f.requests[name]
 	if ours && !e.X.IsZero() && f.x.IsZero() {
 		f.transfers[e.X] = true
 	}
