@@ -157,9 +157,6 @@ func (a *attempt) check(s *stream, e *cluster.Event) string {
 	a.ended[s.role] = e.Kind.Terminal()
 	switch e.Kind {
 	case cluster.Failed:
-		if e.Fault == fault.Corrupt && s.gateway.world.torn[e.X] {
-			return "" // what a page cut short by the end of its link is told as
-		}
 		if e.Fault == fault.Corrupt || e.Fault == fault.Internal || e.Fault == fault.Invalid {
 			return fmt.Sprintf("a check has fired: %v, %s", e.Fault, e.Reason)
 		}

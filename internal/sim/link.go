@@ -178,8 +178,8 @@ func (e *end) vanish() {
 func (e *end) shutDown() {
 	e.closed = true
 	if p := e.placing; p != nil {
-		e.world.torn[p.x] = true
-		e.endPlacing(false)
+		e.placing = nil
+		e.door.Cut(func(r transport.Refusal) { e.report(p, r) })
 	}
 	if e.door != nil {
 		e.door.Close()
@@ -363,14 +363,9 @@ func (e *end) finish(p *parcel) {
 		rest := p.frame[kv.HeaderBytes:]
 		copy(e.into[len(rest)/2:], rest[len(rest)/2:])
 	}
-	e.endPlacing(live)
-	e.receive()
-}
-
-func (e *end) endPlacing(complete bool) {
-	p := e.placing
 	e.placing = nil
-	e.door.End(complete, func(r transport.Refusal) { e.report(p, r) })
+	e.door.End(live, func(r transport.Refusal) { e.report(p, r) })
+	e.receive()
 }
 
 func (e *end) report(p *parcel, r transport.Refusal) {

@@ -99,8 +99,7 @@ type world struct {
 	healing                bool
 	quiet                  time.Duration // when the last fault is over
 	failure                string
-	torn                   map[kv.TransferID]bool // a link ended in the middle of one of its pages
-	odd                    string                 // the last stamp that was not its sequence's
+	odd                    string // the last stamp that was not its sequence's
 }
 
 var errDied = fault.New(fault.Unavailable, "the worker has died")
@@ -137,7 +136,6 @@ func (s *Simulator) Run(c Config) (report Report) {
 	if c.mix != nil {
 		c.mix(&w.swarm)
 	}
-	w.torn = map[kv.TransferID]bool{}
 	w.report = Report{Config: c, Outcomes: map[string]int{}, Faults: map[string]int{}, Mix: w.swarm.String()}
 	defer func() {
 		if v := recover(); v != nil { // an assertion of the code under test

@@ -280,7 +280,11 @@ func (d *Decode) onTransport(e transport.Event) {
 		d.apply(transfer.Landed{X: e.X, Block: e.Block})
 	case transport.Refused:
 		d.logRefused(e)
-		d.apply(transfer.PageRefused{X: e.X, Block: e.Block})
+		// A page that was cut says nothing of its transfer: the link's end, which
+		// follows, does.
+		if e.Refusal != transport.Cut {
+			d.apply(transfer.PageRefused{X: e.X, Block: e.Block})
+		}
 	case transport.Fenced:
 		d.drained(d.byX[e.X])
 		d.apply(transfer.Fenced{X: e.X})

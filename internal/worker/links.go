@@ -195,10 +195,10 @@ func (b *base) logDown(e transport.Event) {
 }
 
 // logRefused says that a page was refused. One that was on its way when its transfer
-// was given up is no sign of anything.
+// was given up, or its link ended, is no sign of anything.
 func (b *base) logRefused(e transport.Event) {
 	level := slog.LevelWarn
-	if e.Refusal == transport.TransferEnded {
+	if e.Refusal == transport.TransferEnded || e.Refusal == transport.Cut {
 		level = slog.LevelDebug
 	}
 	b.Log.Log(context.Background(), level, "page refused", "x", e.X, "block", e.Block, "reason", e.Refusal)

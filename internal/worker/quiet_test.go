@@ -35,6 +35,7 @@ func TestLevelsOfLinkLines(t *testing.T) {
 		{"a broken link", false, down(transport.ErrSilent), "WARN"},
 		{"a broken link in a drain", true, down(transport.ErrSilent), "DEBUG"},
 		{"a late page", false, refused(transport.TransferEnded), "DEBUG"},
+		{"a page that its link cut", false, refused(transport.Cut), "DEBUG"},
 		{"a foreign page", false, refused(transport.ForeignTransfer), "WARN"},
 	} {
 		var out bytes.Buffer

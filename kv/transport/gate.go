@@ -22,7 +22,7 @@ type Grant struct {
 // Gate decides which page may land in which slot. A target worker has one, and
 // each of its links a Door in it. Safe for concurrent use.
 //
-// Life of a grant: Open -> (Begin -> End)* -> Shut -> drained. A slot belongs to
+// Life of a grant: Open -> (Begin -> End or Cut)* -> Shut -> drained. A slot belongs to
 // at most one grant, from Open until drained. A page lands only through the door
 // that its grant was opened on, so that the end of a link is the end of all that
 // it could write.
@@ -149,7 +149,7 @@ func (w Grant) validate(slots int) error {
 
 // Begin asks where the page with that header goes. With a Refusal of None the
 // caller fills the returned bytes, which are body and trailer, looks at Live
-// between its reads, and calls End; it may begin no other page before. Otherwise
+// between its reads, and calls End or Cut; it may begin no other page before. Otherwise
 // no byte of the page may be placed.
 func (d *Door) Begin(header []byte) ([]byte, Refusal) {
 	tag, ok := kv.ParseTag(header)
@@ -215,18 +215,31 @@ func (d *Door) Live() bool { return !d.revoked.Load() }
 func (d *Door) End(complete bool, report func(Refusal)) {
 	d.gate.mu.Lock()
 	defer d.gate.mu.Unlock()
+	refusal := Torn
+	if complete && d.tag.MatchesTrailer(d.frame[len(d.frame)-kv.TrailerBytes:]) {
+		refusal = None
+	}
+	d.let(refusal, report)
+}
+
+// Cut is End for a page whose link has ended under way. It says nothing about the
+// page or its grant: what is reported is Cut, and Down follows.
+func (d *Door) Cut(report func(Refusal)) {
+	d.gate.mu.Lock()
+	defer d.gate.mu.Unlock()
+	d.let(Cut, report)
+}
+
+// let lets go of the page that was begun. Requires: gate.mu is held.
+func (d *Door) let(refusal Refusal, report func(Refusal)) {
 	g := d.placing
 	d.placing = nil
-	refusal := Torn
-	switch {
-	case g.shut:
+	if g.shut {
 		refusal = TransferEnded
-	case complete && d.tag.MatchesTrailer(d.frame[len(d.frame)-kv.TrailerBytes:]):
-		refusal = None
-		copy(d.frame, d.header[:])
 	}
 	g.state[d.page] = absent
 	if refusal == None {
+		copy(d.frame, d.header[:])
 		g.state[d.page] = landed
 	}
 	d.frame = nil

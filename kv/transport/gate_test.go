@@ -168,6 +168,35 @@ func TestATornPageNamesNobodyAndMayComeAgain(t *testing.T) {
 	}
 }
 
+func TestAPageThatItsLinkCutsSaysNothingOfItsGrant(t *testing.T) {
+	for _, shut := range []bool{false, true} {
+		s := newSlab(8)
+		d := s.gate.Door(func() {})
+		g := testGrant(1)
+		if err := d.Open(g); err != nil {
+			t.Fatal(err)
+		}
+		body, r := d.Begin(headerOf(tagOf(g, 0)))
+		if r != None {
+			t.Fatalf("the page is refused as %v", r)
+		}
+		tagOf(g, 0).PutTrailer(body[len(body)-kv.TrailerBytes:])
+		drained, want := false, Cut
+		if shut {
+			want = TransferEnded
+			d.Shut(g.X, func() { drained = true })
+		}
+		var got Refusal
+		d.Cut(func(r Refusal) { got = r })
+		if got != want || drained != shut {
+			t.Errorf("a page that was cut, its grant shut: %v, got %v and drained %v, want %v and %v", shut, got, drained, want, shut)
+		}
+		if _, ok := kv.ParseTag(s.pages[4]); ok {
+			t.Error("a page that was cut carries a header")
+		}
+	}
+}
+
 func TestShutWaitsForThePageBeingPlacedAndKicksItsReader(t *testing.T) {
 	s := newSlab(8)
 	kicks, drained := 0, 0

@@ -16,12 +16,13 @@ const (
 	WrongExtent             // the page claims more or fewer written tokens than the prompt puts there
 	Duplicate               // the block has landed before
 	Torn                    // the page ended early, or its trailer is another page's
+	Cut                     // the link ended in the middle of the page
 	BadHeader               // not a page header of this version
 	refusals
 )
 
 var refusalNames = [refusals]string{"none", "foreign_transfer", "transfer_ended", "foreign_tenant", "stale_generation", "wrong_slot", "wrong_block",
-	"wrong_layout", "wrong_extent", "duplicate", "torn", "bad_header"}
+	"wrong_layout", "wrong_extent", "duplicate", "torn", "cut", "bad_header"}
 
 // String is the name under which the reason is counted.
 func (r Refusal) String() string {

@@ -88,7 +88,7 @@ const (
 	// Landed carries X and Block: the page is complete (target).
 	Landed
 	// Refused carries X, Block and Refusal: the page was not placed, or not wholly
-	// (target). With BadHeader X and Block are zero.
+	// (target). With BadHeader X and Block are zero; behind Cut comes Down.
 	Refused
 	// Written carries X, Block, OK and Dropped: the page's bytes may change again
 	// (source). OK is false if they didn't all leave, and Dropped is true if none of

@@ -183,6 +183,9 @@ func (d *directDoor) End(complete bool, report func(transport.Refusal)) {
 	})
 }
 
+// Cut implements session.Door.
+func (d *directDoor) Cut(report func(transport.Refusal)) { d.gate.Cut(report) }
+
 // Shut takes a grant away from the source, and from the gate once the source is
 // out of its pages.
 func (d *directDoor) Shut(x kv.TransferID, drained func()) {

@@ -81,8 +81,8 @@ func testKilled(t *testing.T, tr Transport) {
 		if e.Kind == transport.Landed {
 			landed++
 		}
-		if e.Kind == transport.Refused && e.Refusal != transport.Torn {
-			t.Errorf("a page of a killed source is refused as %v, want %v", e.Refusal, transport.Torn)
+		if e.Kind == transport.Refused && e.Refusal != transport.Cut {
+			t.Errorf("a page of a killed source is refused as %v, want %v", e.Refusal, transport.Cut)
 		}
 		if e.Kind == transport.Down {
 			break
@@ -297,6 +297,9 @@ type Unfenced struct{ *transport.Door }
 
 // Live never takes a page back.
 func (Unfenced) Live() bool { return true }
+
+// Cut leaves the page as it is.
+func (d *Unchecked) Cut(report func(transport.Refusal)) { report(transport.Cut) }
 
 // Shut doesn't wait.
 func (d Unfenced) Shut(x kv.TransferID, drained func()) {

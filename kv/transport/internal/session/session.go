@@ -35,6 +35,7 @@ type Door interface {
 	GrantBytes() int
 	Live() bool
 	End(complete bool, report func(transport.Refusal))
+	Cut(report func(transport.Refusal))
 	Shut(x kv.TransferID, drained func())
 	Close()
 }
@@ -352,8 +353,8 @@ type Place struct {
 
 // Land takes one page through the gate: fill puts body and trailer in their place,
 // looking at Live as it goes, and says whether they are complete. It isn't called
-// for a page that the gate refuses. The outcome is reported. Called by the reader
-// only.
+// for a page that the gate refuses; an error of it ends the link. The outcome is
+// reported. Called by the reader only.
 func (s *Session) Land(header []byte, fill func(Place) (complete bool, err error)) error {
 	if s.door == nil {
 		return fmt.Errorf("%w: a page for a source", transport.ErrProtocol)
@@ -365,7 +366,12 @@ func (s *Session) Land(header []byte, fill func(Place) (complete bool, err error
 		return nil
 	}
 	complete, err := fill(Place{Into: into, GrantBytes: s.door.GrantBytes(), Live: s.door.Live})
-	s.door.End(complete && err == nil, func(r transport.Refusal) { s.reportPage(tag, r) })
+	report := func(r transport.Refusal) { s.reportPage(tag, r) }
+	if err != nil {
+		s.door.Cut(report)
+	} else {
+		s.door.End(complete, report)
+	}
 	if s.kicked.Swap(false) && err == nil {
 		err = s.conn.SetReadDeadline(time.Time{})
 	}

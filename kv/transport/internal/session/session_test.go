@@ -318,13 +318,13 @@ func TestAPageForASourceEndsTheLink(t *testing.T) {
 	}
 }
 
-func TestAPeerThatLeavesInMidPageTearsIt(t *testing.T) {
+func TestAPeerThatLeavesInMidPageCutsIt(t *testing.T) {
 	n := greeted(t, nil)
 	go n.hear()
 	n.say(frame(tagOf(0))[:1000])
 	_ = n.wire.Close()
-	if e := n.expect(transport.Refused); e.Refusal != transport.Torn {
-		t.Errorf("half a page is refused as %v, want %v", e.Refusal, transport.Torn)
+	if e := n.expect(transport.Refused); e.Refusal != transport.Cut {
+		t.Errorf("half a page is refused as %v, want %v", e.Refusal, transport.Cut)
 	}
 	if _, ok := kv.ParseTag(n.pages[1]); ok {
 		t.Error("half a page carries a header")
