@@ -6,6 +6,7 @@ import (
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
 	"github.com/bulkhead-kv/bulkhead/internal/fault"
 	"github.com/bulkhead-kv/bulkhead/kv"
+	"github.com/bulkhead-kv/bulkhead/kv/pool"
 	"github.com/bulkhead-kv/bulkhead/kv/transfer"
 	"github.com/bulkhead-kv/bulkhead/kv/transport"
 )
@@ -121,6 +122,47 @@ func (d *driven) down() {
 	d.t.Helper()
 	d.link.door.Close()
 	d.handle(transport.Event{Kind: transport.Down, Link: d.link, Err: transport.ErrEnded})
+}
+
+// A source is in a page when its CLOSED is looked at, which no source of ours does:
+// the request is answered, and the pages stay until nothing can write them.
+func TestALatePageAfterClosedKeepsItsPages(t *testing.T) {
+	for name, prove := range map[string]func(*driven){
+		"the page's end": func(d *driven) {
+			d.link.door.End(false, d.link.refused)
+			d.deliver()
+		},
+		"the link's end": func(d *driven) {
+			d.link.door.Cut(d.link.refused)
+			d.link.owed = nil // the link ended before it could say more
+			d.down()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := driveDecode(t, 4)
+			d.submit(1)
+			d.link.begin(1, d.worker.layoutID)
+			d.closed()
+			if e := last(d.events); e.Kind != cluster.Failed || e.Fault != fault.Unavailable {
+				t.Fatalf("a transfer that prefill closed as failed ended with %+v", e)
+			}
+			d.deliver() // nothing may be owed yet
+			if free := d.worker.pool.Counts()[pool.Free]; free == d.worker.pool.Len() {
+				t.Fatal("pages are free while one of them is being written")
+			}
+			d.submit(2)
+			if e := last(d.events); e.Kind != cluster.Failed || e.Fault != fault.Busy {
+				t.Fatalf("a request that needs the pages which are being written got %+v", e)
+			}
+			prove(d)
+			if err := d.Idle(); err != nil {
+				t.Errorf("after the proof: %v", err)
+			}
+			if err := d.Audit(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }
 
 // A link that is cut in mid-page is a lost link, which a gateway tries again without,
