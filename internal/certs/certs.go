@@ -72,8 +72,20 @@ func Of(c *x509.Certificate) (Identity, error) {
 	return found[0], found[0].Validate()
 }
 
-// PeerOf is the identity at the other end of a finished handshake. A transport
-// compares it with the name that the peer gives itself.
+// IsNode reports why the other end of a finished handshake is not the node that it
+// says it is, with both names, or nil.
+func IsNode(s tls.ConnectionState, node string) error {
+	peer, err := PeerOf(s)
+	if err != nil {
+		return err
+	}
+	if peer.Name != node {
+		return fmt.Errorf("refuse a peer that says it is node %q: its certificate is of %v", node, peer)
+	}
+	return nil
+}
+
+// PeerOf is the identity at the other end of a finished handshake.
 func PeerOf(s tls.ConnectionState) (Identity, error) {
 	if len(s.PeerCertificates) == 0 {
 		return Identity{}, errors.New("peer shows no certificate")

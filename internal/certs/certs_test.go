@@ -2,6 +2,7 @@ package certs
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"io"
 	"net"
 	"os"
@@ -108,6 +109,20 @@ func TestHandshakeChecksChainHostAndRole(t *testing.T) {
 				t.Fatalf("errors must say %q: server %v, client %v", tc.want, serverErr, clientErr)
 			}
 		})
+	}
+}
+
+func TestAPeerIsTheNodeOfItsCertificate(t *testing.T) {
+	d1 := issue(t, t.TempDir(), Identity{Decode, "d1"})
+	shown := tls.ConnectionState{PeerCertificates: []*x509.Certificate{d1.pair.Leaf}}
+	if err := IsNode(shown, "d1"); err != nil {
+		t.Errorf("d1 is not taken for d1: %v", err)
+	}
+	if err := IsNode(shown, "d2"); err == nil || !strings.Contains(err.Error(), `"d2"`) || !strings.Contains(err.Error(), "bulkhead://decode/d1") {
+		t.Errorf("d1 that says it is d2 gives %v, want an error with both names", err)
+	}
+	if IsNode(tls.ConnectionState{}, "d1") == nil {
+		t.Error("a peer without a certificate is taken for d1")
 	}
 }
 

@@ -196,7 +196,7 @@ func tcpSecurity(c *tls.Config) (tcp.Security, error) {
 	if c == nil {
 		return tcp.Plaintext(), nil
 	}
-	return tcp.MutualTLS(c)
+	return tcp.MutualTLS(c, certs.IsNode)
 }
 
 func dialer(peer cluster.Worker, s cluster.Security) worker.Dial {

@@ -243,7 +243,7 @@ func mutualTLS(t testing.TB, c transport.Config) (listener, Dial) {
 		return m
 	}
 	source, target := certs.Identity{Role: certs.Prefill, Name: "p0"}, certs.Identity{Role: certs.Decode, Name: "d0"}
-	server, err := tcp.MutualTLS(material(source).Server(certs.Decode))
+	server, err := tcp.MutualTLS(material(source).Server(certs.Decode), certs.IsNode)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +257,7 @@ func mutualTLS(t testing.TB, c transport.Config) (listener, Dial) {
 		if err != nil {
 			return nil, err
 		}
-		client, err := tcp.MutualTLS(own.Client(source, host))
+		client, err := tcp.MutualTLS(own.Client(source, host), certs.IsNode)
 		if err != nil {
 			return nil, err
 		}

@@ -6,7 +6,8 @@
 // of that grant, and is done when the reader has let go.
 //
 // Links are secured by TLS 1.3 with certificates on both sides, unless the caller
-// asks for Plaintext by name.
+// asks for Plaintext by name. What a peer calls itself in HELLO must be the name in
+// its certificate.
 package tcp
 
 import (
@@ -22,20 +23,28 @@ import (
 
 // Security says how a connection is protected. The zero value is refused.
 type Security struct {
-	tls   *tls.Config
-	plain bool
+	tls    *tls.Config
+	isNode IsNode
+	plain  bool
 }
+
+// IsNode reports why the certificate of a peer is not one of the node that the peer
+// says it is in its HELLO, or nil.
+type IsNode func(peer tls.ConnectionState, node string) error
 
 // Plaintext protects nothing: anybody on the way can read and change the pages.
 func Plaintext() Security { return Security{plain: true} }
 
-// MutualTLS protects with TLS 1.3 and demands a certificate from both sides. It
-// takes Certificates, RootCAs, ClientCAs and ServerName from the configuration;
-// an empty ServerName stands for the host that is dialled.
-func MutualTLS(config *tls.Config) (Security, error) {
+// MutualTLS protects with TLS 1.3 and demands a certificate from both sides, of the
+// node that the peer says it is. It takes Certificates, RootCAs, ClientCAs and
+// ServerName from the configuration; an empty ServerName stands for the host that
+// is dialled.
+func MutualTLS(config *tls.Config, isNode IsNode) (Security, error) {
 	switch {
 	case config == nil:
 		return Security{}, errors.New("mutual TLS: no configuration")
+	case isNode == nil:
+		return Security{}, errors.New("mutual TLS: nothing holds a peer's name against its certificate")
 	case len(config.Certificates) == 0 && (config.GetCertificate == nil || config.GetClientCertificate == nil):
 		return Security{}, errors.New("mutual TLS: no certificate of our own")
 	case config.RootCAs == nil || config.ClientCAs == nil:
@@ -43,11 +52,26 @@ func MutualTLS(config *tls.Config) (Security, error) {
 	case config.InsecureSkipVerify:
 		return Security{}, errors.New("mutual TLS: verification is switched off")
 	}
+	return Security{tls: hardened(config), isNode: isNode}, nil
+}
+
+// hardened is a copy with what no link goes without, also where the configuration
+// makes another one for each connection.
+func hardened(config *tls.Config) *tls.Config {
 	own := config.Clone()
 	own.MinVersion = tls.VersionTLS13
 	own.ClientAuth = tls.RequireAndVerifyClientCert
 	own.DynamicRecordSizingDisabled = true
-	return Security{tls: own}, nil
+	if each := config.GetConfigForClient; each != nil {
+		own.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			fresh, err := each(hello)
+			if fresh == nil || err != nil {
+				return nil, err
+			}
+			return hardened(fresh), nil
+		}
+	}
+	return own
 }
 
 func (s Security) validate() error {
@@ -84,7 +108,7 @@ func dial(ctx context.Context, addr string, config transport.Config, security Se
 	if err != nil {
 		return nil, err
 	}
-	link, err := greet(ctx, security.client(conn, addr), config, newDoor)
+	link, err := security.greet(ctx, security.client(conn, addr), config, newDoor)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
@@ -105,18 +129,34 @@ func (s Security) client(conn net.Conn, addr string) net.Conn {
 	return tls.Client(conn, own)
 }
 
-// greet secures a connection, exchanges HELLO and starts the link.
-func greet(ctx context.Context, conn net.Conn, config transport.Config, newDoor doorMaker) (*session.Session, error) {
+// greet secures a connection, exchanges HELLO, holds it against the certificate and
+// starts the link.
+func (s Security) greet(ctx context.Context, conn net.Conn, config transport.Config, newDoor doorMaker) (*session.Session, error) {
 	if secured, ok := conn.(*tls.Conn); ok {
 		if err := secured.HandshakeContext(ctx); err != nil {
 			return nil, fmt.Errorf("secure %v: %w", conn.RemoteAddr(), err)
 		}
 	}
 	greeted, err := session.Greet(ctx, conn, config)
+	if err == nil {
+		err = s.identify(conn, greeted.Peer().Node)
+	}
 	if err != nil {
 		return nil, err
 	}
 	return greeted.Start(newDoor, func(s *session.Session) session.Carrier { return session.NewInline(s) }), nil
+}
+
+// identify compares what a peer calls itself with its certificate.
+func (s Security) identify(conn net.Conn, node string) error {
+	secured, ok := conn.(*tls.Conn)
+	if !ok {
+		return nil
+	}
+	if err := s.isNode(secured.ConnectionState(), node); err != nil {
+		return fmt.Errorf("identify %v: %w", conn.RemoteAddr(), err)
+	}
+	return nil
 }
 
 // Listener takes links from dialling peers. They appear as the event Up, and
@@ -136,7 +176,7 @@ func Listen(addr string, config transport.Config, security Security) (*Listener,
 		if security.tls != nil {
 			conn = tls.Server(conn, security.tls)
 		}
-		_, err := greet(ctx, conn, config, doors(config.Gate))
+		_, err := security.greet(ctx, conn, config, doors(config.Gate))
 		return err
 	})}, nil
 }

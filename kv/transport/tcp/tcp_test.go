@@ -38,7 +38,12 @@ func mutual(text string) (tcp.Security, error) {
 	if err != nil {
 		return tcp.Security{}, err
 	}
-	return tcp.MutualTLS(config)
+	return tcp.MutualTLS(config, byHostname)
+}
+
+// byHostname takes a node's name for a host name of its certificate.
+func byHostname(peer tls.ConnectionState, node string) error {
+	return peer.PeerCertificates[0].VerifyHostname(node)
 }
 
 func TestPlaintext(t *testing.T) { transporttest.Run(t, over(tcp.Plaintext())) }
@@ -117,12 +122,15 @@ func TestMutualTLSNeedsBothSides(t *testing.T) {
 	} {
 		part := whole.Clone()
 		change(part)
-		if _, err := tcp.MutualTLS(part); err == nil {
+		if _, err := tcp.MutualTLS(part, byHostname); err == nil {
 			t.Errorf("mutual TLS with %s is accepted", name)
 		}
 	}
-	if _, err := tcp.MutualTLS(nil); err == nil {
+	if _, err := tcp.MutualTLS(nil, byHostname); err == nil {
 		t.Error("mutual TLS without a configuration is accepted")
+	}
+	if _, err := tcp.MutualTLS(whole, nil); err == nil {
+		t.Error("mutual TLS that takes a peer's name from its word is accepted")
 	}
 }
 
@@ -148,6 +156,76 @@ func TestStrangersAreTurnedAway(t *testing.T) {
 		if e := <-events; e.Kind != transport.Rejected || e.Err == nil {
 			t.Errorf("a target with %s gives %v (%v), want rejected", name, e.Kind, e.Err)
 		}
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A node with a good certificate says that it is another one: neither side takes it.
+func TestANameIsHeldAgainstTheCertificate(t *testing.T) {
+	security, err := mutual(transporttest.Certificates(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ source, target string }{{"p", "d"}, {"p", "stranger"}, {"stranger", "d"}} {
+		listening, dialling := make(chan transport.Event, 8), make(chan transport.Event, 8)
+		from, to := source(listening), target(dialling)
+		from.Hello.Node, to.Hello.Node = c.source, c.target
+		l, err := tcp.Listen("127.0.0.1:0", from, security)
+		if err != nil {
+			t.Fatal(err)
+		}
+		link, err := tcp.Dial(context.Background(), l.Addr().String(), to, security)
+		switch {
+		case c.target == "stranger": // the listener turns it away, which the dialling side learns from the link's end
+			if e := <-listening; e.Kind != transport.Rejected || !strings.Contains(fmt.Sprint(e.Err), "stranger") {
+				t.Errorf("a target that says it is a stranger gives %v (%v), want rejected with its name", e.Kind, e.Err)
+			}
+		case c.source == "stranger":
+			if err == nil || !strings.Contains(err.Error(), "stranger") {
+				t.Errorf("dialling a source that says it is a stranger gives %v, want an error with its name", err)
+			}
+		case err != nil:
+			t.Errorf("dialling a source of the certificate's name: %v", err)
+		}
+		if link != nil {
+			if err := link.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// What a configuration makes for each connection is as strict as the rest.
+func TestAConfigurationForEachConnectionIsHardened(t *testing.T) {
+	whole, err := transporttest.MutualTLS(transporttest.Certificates(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	each := whole.Clone()
+	whole.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return each, nil }
+	security, err := tcp.MutualTLS(whole, byHostname)
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := make(chan transport.Event, 8)
+	l, err := tcp.Listen("127.0.0.1:0", source(events), security)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{RootCAs: whole.RootCAs})
+	if err == nil { // the certificate is missed after the client's part of the handshake
+		err = conn.Close()
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	if e := <-events; e.Kind != transport.Rejected || !strings.Contains(fmt.Sprint(e.Err), "certificate") {
+		t.Errorf("a target without a certificate gives %v (%v), want rejected", e.Kind, e.Err)
 	}
 	if err := l.Close(); err != nil {
 		t.Error(err)

@@ -16,13 +16,14 @@ import (
 )
 
 // Certificates makes an authority and a certificate for 127.0.0.1 that serves both
-// ends of a link, as PEM text: certificate, key, authority.
+// ends of a link, with the names of the suite's nodes, as PEM text: certificate, key,
+// authority.
 func Certificates(t testing.TB) string {
 	authority := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"}, IsCA: true,
 		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
 	worker := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "worker"}, NotBefore: authority.NotBefore, NotAfter: authority.NotAfter,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"p", "d"}}
 	authorityKey, key := newKey(t), newKey(t)
 	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {

@@ -21,6 +21,9 @@ type Greeted struct {
 	in   *Input
 }
 
+// Peer is what the other side said of itself.
+func (g *Greeted) Peer() transfer.Hello { return g.peer }
+
 // Greet exchanges HELLO. Both sides speak before they listen, so that each of two
 // that don't pair learns what the other said. On an error the connection is the
 // caller's to close.
