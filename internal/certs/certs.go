@@ -8,14 +8,17 @@
 package certs
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 )
 
 // Role is what a node may do. It is part of the certificate's name.
@@ -100,8 +103,17 @@ type Files struct {
 	Key  string // the node's private key; readable by its owner only
 }
 
-// Material is one node's loaded certificate and whom it trusts. Immutable.
+// Material is one node's certificate and whom it trusts, as its files have them: see
+// Follow. Safe for concurrent use.
 type Material struct {
+	files    Files
+	identity Identity // immutable
+	follower *Follower
+	now      atomic.Pointer[loaded]
+}
+
+// loaded is what a node's files hold. Immutable.
+type loaded struct {
 	identity Identity
 	pair     tls.Certificate
 	roots    *x509.CertPool
@@ -109,6 +121,40 @@ type Material struct {
 
 // Load reads a node's files and checks that they belong together.
 func Load(f Files) (*Material, error) {
+	m := &Material{files: f}
+	m.follower = NewFollower([]string{f.CA, f.Cert, f.Key}, m.Reload)
+	first, err := f.load()
+	if err != nil {
+		return nil, err
+	}
+	m.identity = first.identity
+	m.now.Store(first)
+	return m, nil
+}
+
+// Follow reads the files again whenever they have changed, until ctx ends.
+// Connections are made with what they hold then; those that stand stay. Files that
+// can't be read, or are another node's, change nothing: the log has one line and
+// failed is called, once for each change.
+func (m *Material) Follow(ctx context.Context, log *slog.Logger, failed func()) {
+	m.follower.Run(ctx, log, failed)
+}
+
+// Reload reads the files now, for connections that are made from now on. On an error
+// nothing changes.
+func (m *Material) Reload() error {
+	fresh, err := m.files.load()
+	if err != nil {
+		return err
+	}
+	if fresh.identity != m.identity {
+		return fmt.Errorf("load certificate %s: it is of %v, this node is %v", m.files.Cert, fresh.identity, m.identity)
+	}
+	m.now.Store(fresh)
+	return nil
+}
+
+func (f Files) load() (*loaded, error) {
 	roots, err := loadRoots(f.CA)
 	if err != nil {
 		return nil, err
@@ -127,7 +173,7 @@ func Load(f Files) (*Material, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load certificate %s: %w", f.Cert, err)
 	}
-	return &Material{id, pair, roots}, nil
+	return &loaded{id, pair, roots}, nil
 }
 
 // Identity is the node that the material belongs to.
@@ -136,12 +182,22 @@ func (m *Material) Identity() Identity { return m.identity }
 // Server is the configuration of a listener that only nodes of the given roles
 // may use.
 func (m *Material) Server(allowed ...Role) *tls.Config {
+	config := m.server(allowed)
+	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return m.server(allowed), nil }
+	return config
+}
+
+// server is the configuration of one connection to a listener. Without tickets each
+// is held against the authorities of its day.
+func (m *Material) server(allowed []Role) *tls.Config {
+	now := m.now.Load()
 	return &tls.Config{
-		MinVersion:   tls.VersionTLS13,
-		Certificates: []tls.Certificate{m.pair},
-		RootCAs:      m.roots,
-		ClientCAs:    m.roots,
-		ClientAuth:   tls.RequireAndVerifyClientCert,
+		MinVersion:             tls.VersionTLS13,
+		Certificates:           []tls.Certificate{now.pair},
+		RootCAs:                now.roots,
+		ClientCAs:              now.roots,
+		ClientAuth:             tls.RequireAndVerifyClientCert,
+		SessionTicketsDisabled: true,
 		VerifyConnection: func(s tls.ConnectionState) error {
 			peer, err := PeerOf(s)
 			if err != nil {
@@ -155,14 +211,15 @@ func (m *Material) Server(allowed ...Role) *tls.Config {
 	}
 }
 
-// Client is the configuration of a connection to the one node want, under the
-// host name or address that is dialled.
+// Client is the configuration of one connection, made now, to the one node want,
+// under the host name or address that is dialled.
 func (m *Material) Client(want Identity, host string) *tls.Config {
+	now := m.now.Load()
 	return &tls.Config{
 		MinVersion:   tls.VersionTLS13,
-		Certificates: []tls.Certificate{m.pair},
-		ClientCAs:    m.roots,
-		RootCAs:      m.roots,
+		Certificates: []tls.Certificate{now.pair},
+		ClientCAs:    now.roots,
+		RootCAs:      now.roots,
 		ServerName:   host,
 		VerifyConnection: func(s tls.ConnectionState) error {
 			peer, err := PeerOf(s)

@@ -88,8 +88,8 @@ func TestHandshakeChecksChainHostAndRole(t *testing.T) {
 		{"another worker answers", d1.Server(Gateway), gw.Client(Identity{Prefill, "p1"}, "localhost"), "expected bulkhead://prefill/p1"},
 		{"host not in certificate", p1.Server(Gateway), gw.Client(Identity{Prefill, "p1"}, "p1.example"), "p1.example"},
 		{"client of another authority", p1.Server(Gateway), stranger.Client(Identity{Prefill, "p1"}, "localhost"), "unknown authority"},
-		{"no client certificate", p1.Server(Gateway), &tls.Config{RootCAs: gw.roots, ServerName: "localhost"}, "certificate"},
-		{"old protocol", p1.Server(Gateway), &tls.Config{RootCAs: gw.roots, ServerName: "localhost", MaxVersion: tls.VersionTLS12}, "version"},
+		{"no client certificate", p1.Server(Gateway), &tls.Config{RootCAs: gw.now.Load().roots, ServerName: "localhost"}, "certificate"},
+		{"old protocol", p1.Server(Gateway), &tls.Config{RootCAs: gw.now.Load().roots, ServerName: "localhost", MaxVersion: tls.VersionTLS12}, "version"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			serverErr, clientErr := handshake(t, tc.server, tc.client)
@@ -114,7 +114,7 @@ func TestHandshakeChecksChainHostAndRole(t *testing.T) {
 
 func TestAPeerIsTheNodeOfItsCertificate(t *testing.T) {
 	d1 := issue(t, t.TempDir(), Identity{Decode, "d1"})
-	shown := tls.ConnectionState{PeerCertificates: []*x509.Certificate{d1.pair.Leaf}}
+	shown := tls.ConnectionState{PeerCertificates: []*x509.Certificate{d1.now.Load().pair.Leaf}}
 	if err := IsNode(shown, "d1"); err != nil {
 		t.Errorf("d1 is not taken for d1: %v", err)
 	}

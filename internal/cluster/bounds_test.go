@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -376,5 +377,45 @@ func TestPlaintextOffLoopbackNeedsItsName(t *testing.T) {
 				t.Errorf("%s at %s must be accepted by name: %v", name, host, err)
 			}
 		}
+	}
+}
+
+// Every certificate is replaced, by another authority's: connections that stand stay,
+// and the next ones are made with what the nodes hold by then, on both sides.
+func TestConnectionsAreMadeWithTodaysCertificates(t *testing.T) {
+	c := newCluster(t, ServerConfig{})
+	own := c.security("gateway")
+	cl := c.client(Options{Security: own})
+	awaitUp(t, cl)
+	dir := filepath.Dir(c.file.TLS.CA)
+	for _, name := range []string{"ca.pem", "ca-key.pem"} {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var err error
+	if c.ca, _, err = certs.OpenAuthority(dir, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	nodes := map[certs.Identity]Security{{Role: certs.Gateway, Name: "gateway"}: own}
+	for name, s := range c.servers {
+		nodes[certs.Identity{Role: c.workers[name].Status().Role.certificate(), Name: name}] = s.config.Security
+	}
+	for id, s := range nodes {
+		c.issue(id)
+		if err := s.Material().Reload(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for node, r := range c.relays {
+		view, before := cl.byName[node].snapshot()
+		if !view.Up {
+			t.Errorf("%s is not up any more once its certificate has changed: %s", node, view.Err)
+		}
+		r.kill()
+		await(t, cl, node+" is up again", func(map[string]Member) bool {
+			_, now := cl.byName[node].snapshot()
+			return now != nil && now != before
+		})
 	}
 }

@@ -64,12 +64,11 @@ func NewClient(f *File, o Options) (*Client, error) {
 	ctx, stop := context.WithCancelCause(context.Background())
 	c := &Client{options: o, byName: map[string]*member{}, stop: stop, changed: make(chan struct{})}
 	for _, w := range f.Workers {
-		creds, err := o.Security.client(w)
-		if err != nil {
+		if _, err := o.Security.client(w); err != nil {
 			stop(nil)
 			return nil, fmt.Errorf("worker %s: %w", w.Name, err)
 		}
-		m := &member{client: c, worker: w, dial: dialOptions(w, creds, o.Silence)}
+		m := &member{client: c, worker: w}
 		m.view = Member{Status: Status{Node: w.Name, Role: w.Role}, Err: errNever.Error()}
 		c.members = append(c.members, m)
 		c.byName[w.Name] = m
@@ -164,7 +163,6 @@ func dialOptions(w Worker, creds credentials.TransportCredentials, silence time.
 type member struct {
 	client *Client
 	worker Worker
-	dial   []grpc.DialOption
 
 	mu   sync.Mutex
 	view Member
@@ -198,7 +196,7 @@ func (m *member) keep(ctx context.Context) {
 // session is one connection: it ends at the first error or silence, and with it
 // all streams over it. seen tells whether the worker spoke.
 func (m *member) session(ctx context.Context) (seen bool, err error) {
-	conn, err := grpc.NewClient("passthrough:///"+m.worker.Name, m.dial...)
+	conn, err := m.connect()
 	if err != nil {
 		m.lost(err)
 		return false, err
@@ -235,6 +233,15 @@ func (m *member) session(ctx context.Context) (seen bool, err error) {
 		m.speaks(s, conn)
 		seen = true
 	}
+}
+
+// connect makes a connection with the certificates of today.
+func (m *member) connect() (*grpc.ClientConn, error) {
+	creds, err := m.client.options.Security.client(m.worker)
+	if err != nil {
+		return nil, err
+	}
+	return grpc.NewClient("passthrough:///"+m.worker.Name, dialOptions(m.worker, creds, m.client.options.Silence)...)
 }
 
 func (m *member) speaks(s Status, conn *grpc.ClientConn) {

@@ -107,7 +107,10 @@ type Status struct {
 	Peers            []PeerStatus
 	Draining         bool
 	LedgerFailed     bool // jobs are refused until the ledger can be written
-	Build            string
+	// CertificateFailures counts new files of its certificate, since its start, that
+	// the worker could not read: it goes on with the old one.
+	CertificateFailures int
+	Build               string
 }
 
 // Member is a worker as the client last saw it. Node and Role are set even if

@@ -162,7 +162,7 @@ func statusToWire(s *Status, now time.Time) *pb.Status {
 		},
 		Running: int64(s.Running), Waiting: int64(s.Waiting), FreePages: int64(s.FreePages),
 		QuarantinedPages: int64(s.QuarantinedPages), QueuedTokens: int64(s.QueuedTokens),
-		Draining: s.Draining, LedgerFailed: s.LedgerFailed, Build: s.Build,
+		Draining: s.Draining, LedgerFailed: s.LedgerFailed, CertificateFailures: int64(s.CertificateFailures), Build: s.Build,
 	}
 	if !s.LastTransfer.IsZero() {
 		age := int64(max(0, now.Sub(s.LastTransfer)))
@@ -188,7 +188,7 @@ func statusFromWire(w *pb.Status, now time.Time) (Status, error) {
 		},
 		Running: int(w.GetRunning()), Waiting: int(w.GetWaiting()), FreePages: int(w.GetFreePages()),
 		QuarantinedPages: int(w.GetQuarantinedPages()), QueuedTokens: int(w.GetQueuedTokens()),
-		Draining: w.GetDraining(), LedgerFailed: w.GetLedgerFailed(), Build: w.GetBuild(),
+		Draining: w.GetDraining(), LedgerFailed: w.GetLedgerFailed(), CertificateFailures: int(w.GetCertificateFailures()), Build: w.GetBuild(),
 	}
 	if r := w.GetRole(); r == pb.Role_ROLE_PREFILL || r == pb.Role_ROLE_DECODE {
 		s.Role = Role(r)
@@ -196,7 +196,7 @@ func statusFromWire(w *pb.Status, now time.Time) (Status, error) {
 	if s.Role == 0 || s.Epoch == 0 {
 		return s, fault.New(fault.Corrupt, "status of %.80q: role or epoch is missing", s.Node)
 	}
-	for _, n := range []int{s.Vocab, leastLimit(s.Limits), s.Running, s.Waiting, s.FreePages, s.QuarantinedPages, s.QueuedTokens} {
+	for _, n := range []int{s.Vocab, leastLimit(s.Limits), s.Running, s.Waiting, s.FreePages, s.QuarantinedPages, s.QueuedTokens, s.CertificateFailures} {
 		if n < 0 {
 			return s, fault.New(fault.Corrupt, "status of %.80q: a count is negative", s.Node)
 		}

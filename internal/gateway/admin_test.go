@@ -52,3 +52,24 @@ func TestAdminRoutesAreTheOperators(t *testing.T) {
 	}
 	b.client.CloseIdleConnections()
 }
+
+// What a worker counts since its start is a counter here that outlives the worker.
+func TestAWorkersCountsAreCounters(t *testing.T) {
+	b := newBench(t, setup{})
+	for _, step := range []struct {
+		name   string
+		change func(*cluster.Member)
+		want   string
+	}{
+		{"at first", func(*cluster.Member) {}, "0"},
+		{"two failures", func(m *cluster.Member) { m.CertificateFailures = 2 }, "2"},
+		{"no more", func(*cluster.Member) {}, "2"},
+		{"restarted, one failure since", func(m *cluster.Member) { m.Epoch++; m.CertificateFailures = 1 }, "3"},
+		{"and another", func(m *cluster.Member) { m.CertificateFailures = 2 }, "4"},
+	} {
+		b.cluster.change(func(m []cluster.Member) { step.change(&m[0]) })
+		if got := b.metric(`bulkhead_worker_certificate_failures_total{node="p",role="prefill"}`); got != step.want {
+			t.Errorf("%s: the counter is %q, want %s", step.name, got, step.want)
+		}
+	}
+}

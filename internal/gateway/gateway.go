@@ -144,6 +144,7 @@ type Gateway struct {
 	probeTag kv.TenantTag
 	// refreshing lets one scrape at a time set the gauges anew.
 	refreshing sync.Mutex
+	mirrors    map[string]mirrored // by series; protected by refreshing
 
 	// stopped ends every call that still runs when the drain's deadline is over.
 	stopped context.Context
@@ -171,6 +172,7 @@ func New(config Config, parts Parts) (*Gateway, error) {
 	g.dispatch = newDispatcher(config, parts)
 	g.health = newHealth(parts.Now)
 	g.working.idle = make(chan struct{})
+	g.mirrors = map[string]mirrored{}
 	g.stopped, g.stop = context.WithCancelCause(context.Background())
 	return g, nil
 }

@@ -2,10 +2,12 @@ package gateway
 
 import (
 	"net/http"
+	"strings"
 
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
 	"github.com/bulkhead-kv/bulkhead/internal/metrics"
 	"github.com/bulkhead-kv/bulkhead/internal/router"
+	"github.com/bulkhead-kv/bulkhead/kv"
 )
 
 // serveMetrics answers GET /metrics. It takes no key: it is the operator's, where only
@@ -82,6 +84,7 @@ func (g *Gateway) refreshWorker(m cluster.Member, w router.Worker, rules router.
 	set.Set(metrics.WorkerLimitTokens, float64(w.UsableTokens), labels...)
 	set.Set(metrics.WorkerHeldPages, float64(w.HeldPages), labels...)
 	set.Set(metrics.WorkerLedger, number(m.LedgerFailed), labels...)
+	g.mirror(m, metrics.WorkerCertificateFailures, m.CertificateFailures, labels...)
 	for _, pages := range []struct {
 		state string
 		count int
@@ -92,4 +95,22 @@ func (g *Gateway) refreshWorker(m cluster.Member, w router.Worker, rules router.
 	for _, p := range m.Peers {
 		set.Set(metrics.WorkerPeerUp, number(p.Up), m.Node, m.Role.String(), p.Node)
 	}
+}
+
+// mirrored is what was last seen of a count that a worker keeps since its start.
+type mirrored struct {
+	epoch kv.Epoch
+	count int
+}
+
+// mirror raises a counter by as much as the worker's own has risen since the last look.
+// Requires: refreshing is held.
+func (g *Gateway) mirror(m cluster.Member, name metrics.Name, count int, labels ...string) {
+	key := string(name) + " " + strings.Join(labels, " ")
+	last := g.mirrors[key]
+	if last.epoch != m.Epoch {
+		last = mirrored{epoch: m.Epoch}
+	}
+	g.parts.Metrics.Add(name, float64(max(0, count-last.count)), labels...)
+	g.mirrors[key] = mirrored{m.Epoch, count}
 }

@@ -2,46 +2,48 @@ package metrics
 
 // The gateway's metrics.
 const (
-	HTTPRequests      Name = "bulkhead_http_requests_total"
-	HTTPInFlight      Name = "bulkhead_http_requests_in_flight"
-	RequestSeconds    Name = "bulkhead_request_duration_seconds"
-	FirstTokenSeconds Name = "bulkhead_time_to_first_token_seconds"
-	TokenGapSeconds   Name = "bulkhead_inter_token_seconds"
-	QueueSeconds      Name = "bulkhead_queue_wait_seconds"
-	PromptTokens      Name = "bulkhead_prompt_tokens_total"
-	OutputTokens      Name = "bulkhead_output_tokens_total"
-	Rejections        Name = "bulkhead_rejections_total"
-	DroppedFields     Name = "bulkhead_dropped_fields_total"
-	ProvenanceFaults  Name = "bulkhead_provenance_faults_total"
-	Attempts          Name = "bulkhead_attempts_total"
-	Retries           Name = "bulkhead_retries_total"
-	Disconnects       Name = "bulkhead_client_disconnects_total"
-	SlowClients       Name = "bulkhead_slow_clients_total"
-	ClampedOutputs    Name = "bulkhead_clamped_outputs_total"
-	QueueTickets      Name = "bulkhead_queue_tickets"
-	RunningTickets    Name = "bulkhead_running_tickets"
-	ContextLimit      Name = "bulkhead_context_limit_tokens"
-	Ready             Name = "bulkhead_ready"
-	Probes            Name = "bulkhead_probes_total"
-	LastTransfer      Name = "bulkhead_last_transfer_age_seconds"
-	LedgerFailed      Name = "bulkhead_ledger_failed"
-	TenantsKnown      Name = "bulkhead_tenants"
-	QuotaExpired      Name = "bulkhead_quota_expired_total"
+	HTTPRequests        Name = "bulkhead_http_requests_total"
+	HTTPInFlight        Name = "bulkhead_http_requests_in_flight"
+	RequestSeconds      Name = "bulkhead_request_duration_seconds"
+	FirstTokenSeconds   Name = "bulkhead_time_to_first_token_seconds"
+	TokenGapSeconds     Name = "bulkhead_inter_token_seconds"
+	QueueSeconds        Name = "bulkhead_queue_wait_seconds"
+	PromptTokens        Name = "bulkhead_prompt_tokens_total"
+	OutputTokens        Name = "bulkhead_output_tokens_total"
+	Rejections          Name = "bulkhead_rejections_total"
+	DroppedFields       Name = "bulkhead_dropped_fields_total"
+	ProvenanceFaults    Name = "bulkhead_provenance_faults_total"
+	Attempts            Name = "bulkhead_attempts_total"
+	Retries             Name = "bulkhead_retries_total"
+	Disconnects         Name = "bulkhead_client_disconnects_total"
+	SlowClients         Name = "bulkhead_slow_clients_total"
+	ClampedOutputs      Name = "bulkhead_clamped_outputs_total"
+	QueueTickets        Name = "bulkhead_queue_tickets"
+	RunningTickets      Name = "bulkhead_running_tickets"
+	ContextLimit        Name = "bulkhead_context_limit_tokens"
+	Ready               Name = "bulkhead_ready"
+	Probes              Name = "bulkhead_probes_total"
+	LastTransfer        Name = "bulkhead_last_transfer_age_seconds"
+	LedgerFailed        Name = "bulkhead_ledger_failed"
+	TenantsKnown        Name = "bulkhead_tenants"
+	QuotaExpired        Name = "bulkhead_quota_expired_total"
+	CertificateFailures Name = "bulkhead_certificate_failures_total"
 )
 
 // What the gateway knows of each worker.
 const (
-	WorkerUp          Name = "bulkhead_worker_up"
-	WorkerRoutable    Name = "bulkhead_worker_routable"
-	WorkerSeenAge     Name = "bulkhead_worker_status_age_seconds"
-	WorkerRunning     Name = "bulkhead_worker_running_jobs"
-	WorkerWaiting     Name = "bulkhead_worker_waiting_jobs"
-	WorkerQueued      Name = "bulkhead_worker_queued_tokens"
-	WorkerPages       Name = "bulkhead_worker_pages"
-	WorkerLimitTokens Name = "bulkhead_worker_usable_tokens"
-	WorkerPeerUp      Name = "bulkhead_worker_peer_up"
-	WorkerHeldPages   Name = "bulkhead_worker_held_pages"
-	WorkerLedger      Name = "bulkhead_worker_ledger_failed"
+	WorkerUp                  Name = "bulkhead_worker_up"
+	WorkerRoutable            Name = "bulkhead_worker_routable"
+	WorkerSeenAge             Name = "bulkhead_worker_status_age_seconds"
+	WorkerRunning             Name = "bulkhead_worker_running_jobs"
+	WorkerWaiting             Name = "bulkhead_worker_waiting_jobs"
+	WorkerQueued              Name = "bulkhead_worker_queued_tokens"
+	WorkerPages               Name = "bulkhead_worker_pages"
+	WorkerLimitTokens         Name = "bulkhead_worker_usable_tokens"
+	WorkerPeerUp              Name = "bulkhead_worker_peer_up"
+	WorkerHeldPages           Name = "bulkhead_worker_held_pages"
+	WorkerCertificateFailures Name = "bulkhead_worker_certificate_failures_total"
+	WorkerLedger              Name = "bulkhead_worker_ledger_failed"
 )
 
 // The names that inference gateways scrape.
@@ -84,6 +86,7 @@ func Rows() []Row {
 		{LedgerFailed, "1", Gauge, "1 while the ledger can't be written, which stops admission.", nil, nil},
 		{TenantsKnown, "1", Gauge, "Tenants in the tenants file.", nil, nil},
 		{QuotaExpired, "1", Counter, "Quota reservations that ended by their time instead of being settled.", nil, nil},
+		{CertificateFailures, "1", Counter, "New certificates that could not be read, so that the old one stays: node is the gateway's among the nodes, public that of the API.", []string{"certificate"}, nil},
 		{WorkerUp, "1", Gauge, "1 if the worker is connected and speaks.", worker, nil},
 		{WorkerRoutable, "1", Gauge, "1 if requests may be given to the worker.", worker, nil},
 		{WorkerSeenAge, "seconds", Gauge, "Age of the worker's last status; -1 before the first.", worker, nil},
@@ -95,6 +98,7 @@ func Rows() []Row {
 		{WorkerPeerUp, "1", Gauge, "1 if the worker has a transfer link to the peer.", []string{"node", "role", "peer"}, nil},
 		{WorkerHeldPages, "pages", Gauge, "Pages that this gateway's running requests hold at the worker.", worker, nil},
 		{WorkerLedger, "1", Gauge, "1 while the worker's ledger can't be written: it takes no requests.", worker, nil},
+		{WorkerCertificateFailures, "1", Counter, "New certificates that the worker could not read, so that its old one stays.", worker, nil},
 		{ModelRunning, "1", Gauge, "Requests running, under the name that inference gateways read.", []string{"model_name"}, nil},
 		{ModelWaiting, "1", Gauge, "Requests waiting, under the name that inference gateways read.", []string{"model_name"}, nil},
 		{ModelKVUsage, "1", Gauge, "Share of decode's usable pages that are in use, 0 to 1, under the name that inference gateways read.", []string{"model_name"}, nil},

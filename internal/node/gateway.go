@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/bulkhead-kv/bulkhead/internal/capacity"
+	"github.com/bulkhead-kv/bulkhead/internal/certs"
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
 	"github.com/bulkhead-kv/bulkhead/internal/gateway"
 	"github.com/bulkhead-kv/bulkhead/internal/ledger"
@@ -79,16 +81,25 @@ func RunGateway(ctx context.Context, o GatewayOptions) (err error) {
 		return err
 	}
 	opened.add(func() error { client.Close(); return nil })
+	set := metrics.New()
+	opened.add(followNode(ctx, security, o.Log, func() { set.Add(metrics.CertificateFailures, 1, "node") }))
+	public, follow, err := publicTLS(o.File.Gateway.TLS)
+	if err != nil {
+		return err
+	}
+	opened.add(inBackground(ctx, func(ctx context.Context) {
+		follow(ctx, o.Log, func() { set.Add(metrics.CertificateFailures, 1, "public") })
+	}))
 	memory, err := memoryBytes()
 	if err != nil {
 		return err
 	}
 	g, err := gateway.New(gatewayConfig(o, loaded.Name, memory), gateway.Parts{Cluster: gateway.Workers(client), Fingerprint: fingerprint, Text: text, Tenants: tenants,
-		Ledger: requests{record, o.Log}, Metrics: metrics.New(), Log: o.Log})
+		Ledger: requests{record, o.Log}, Metrics: set, Log: o.Log})
 	if err != nil {
 		return err
 	}
-	return serveGateway(ctx, o, g, tenants)
+	return serveGateway(ctx, o, g, tenants, public)
 }
 
 // gatewayConfig is the default but for the options, and for what requests may make the
@@ -115,11 +126,7 @@ func gatewayConfig(o GatewayOptions, model string, memoryBytes int64) gateway.Co
 	return c
 }
 
-func serveGateway(ctx context.Context, o GatewayOptions, g *gateway.Gateway, tenants *tenant.Directory) error {
-	public, err := publicTLS(o.File.Gateway.TLS)
-	if err != nil {
-		return err
-	}
+func serveGateway(ctx context.Context, o GatewayOptions, g *gateway.Gateway, tenants *tenant.Directory, public *tls.Config) error {
 	ln, err := net.Listen("tcp", o.File.Gateway.Listen)
 	if err != nil {
 		return fmt.Errorf("gateway: %w", err)
@@ -188,15 +195,48 @@ func announce(ctx context.Context, o GatewayOptions, g *gateway.Gateway, address
 	}
 }
 
-func publicTLS(t *cluster.PublicTLS) (*tls.Config, error) {
+// publicTLS is the configuration of the public listener, nil for plain HTTP, and what
+// keeps it in step with its files.
+func publicTLS(t *cluster.PublicTLS) (config *tls.Config, follow func(context.Context, *slog.Logger, func()), err error) {
 	if t == nil {
-		return nil, nil
+		return nil, func(context.Context, *slog.Logger, func()) {}, nil
 	}
-	pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
-	if err != nil {
-		return nil, fmt.Errorf("gateway: public certificate: %w", err)
+	var pair atomic.Pointer[tls.Certificate]
+	load := func() error {
+		fresh, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+		if err != nil {
+			return fmt.Errorf("gateway: public certificate: %w", err)
+		}
+		pair.Store(&fresh)
+		return nil
 	}
-	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}, nil
+	follower := certs.NewFollower([]string{t.Cert, t.Key}, load)
+	get := func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return pair.Load(), nil }
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: get}, follower.Run, load()
+}
+
+// followNode keeps a node's certificate in step with its files, if it has one.
+func followNode(ctx context.Context, s cluster.Security, log *slog.Logger, failed func()) (stop func() error) {
+	return inBackground(ctx, func(ctx context.Context) {
+		if m := s.Material(); m != nil {
+			m.Follow(ctx, log, failed)
+		}
+	})
+}
+
+// inBackground runs f until it is stopped; stop waits for its end.
+func inBackground(ctx context.Context, f func(context.Context)) (stop func() error) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f(ctx)
+	}()
+	return func() error {
+		cancel()
+		<-done
+		return nil
+	}
 }
 
 // requests writes the gateway's entries into the ledger.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/bulkhead-kv/bulkhead/internal/capacity"
@@ -74,7 +75,10 @@ func RunWorker(ctx context.Context, o WorkerOptions) (err error) {
 		return err
 	}
 	opened.add(record.Close)
+	var failures atomic.Int64
+	opened.add(followNode(ctx, security, o.Log, func() { failures.Add(1) }))
 	config, err := workerConfig(o, spec, loaded, record, epoch)
+	config.CertificateFailures = func() int { return int(failures.Load()) }
 	if err == nil {
 		err = config.Validate()
 	}

@@ -82,6 +82,8 @@ type Config struct {
 	DrainMax      time.Duration // how long a drain waits for running jobs
 	Build         string        // version of the binary
 	Alive         func()        // called by the loop about once a second; may be nil
+	// CertificateFailures counts new certificates that could not be read; may be nil.
+	CertificateFailures func() int
 
 	// Now is the clock, nil: the machine's. NewEngine makes what computes on the
 	// pool's pages, nil: the model's own engine. A simulator sets both.
@@ -433,6 +435,9 @@ func (b *base) publish(peers []cluster.PeerStatus, queued int) {
 	}
 	if b.Explicit {
 		s.Limits.ServedTokens = b.ContextTokens
+	}
+	if b.CertificateFailures != nil {
+		s.CertificateFailures = b.CertificateFailures()
 	}
 	if now := b.Now(); notable(b.published, s) || now.Sub(b.publishedAt) > publishInterval {
 		b.board.Set(s)

@@ -332,13 +332,14 @@ type Status struct {
 	QueuedTokens     int64                  `protobuf:"varint,12,opt,name=queued_tokens,json=queuedTokens,proto3" json:"queued_tokens,omitempty"`
 	// Nanoseconds since the end of the last real transfer, as clocks of two hosts
 	// can't be compared; absent if there was none.
-	TransferAgeNs *int64  `protobuf:"varint,13,opt,name=transfer_age_ns,json=transferAgeNs,proto3,oneof" json:"transfer_age_ns,omitempty"`
-	Peers         []*Peer `protobuf:"bytes,14,rep,name=peers,proto3" json:"peers,omitempty"`
-	Draining      bool    `protobuf:"varint,15,opt,name=draining,proto3" json:"draining,omitempty"`
-	Build         string  `protobuf:"bytes,16,opt,name=build,proto3" json:"build,omitempty"`
-	LedgerFailed  bool    `protobuf:"varint,17,opt,name=ledger_failed,json=ledgerFailed,proto3" json:"ledger_failed,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	TransferAgeNs       *int64  `protobuf:"varint,13,opt,name=transfer_age_ns,json=transferAgeNs,proto3,oneof" json:"transfer_age_ns,omitempty"`
+	Peers               []*Peer `protobuf:"bytes,14,rep,name=peers,proto3" json:"peers,omitempty"`
+	Draining            bool    `protobuf:"varint,15,opt,name=draining,proto3" json:"draining,omitempty"`
+	Build               string  `protobuf:"bytes,16,opt,name=build,proto3" json:"build,omitempty"`
+	LedgerFailed        bool    `protobuf:"varint,17,opt,name=ledger_failed,json=ledgerFailed,proto3" json:"ledger_failed,omitempty"`
+	CertificateFailures int64   `protobuf:"varint,18,opt,name=certificate_failures,json=certificateFailures,proto3" json:"certificate_failures,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *Status) Reset() {
@@ -488,6 +489,13 @@ func (x *Status) GetLedgerFailed() bool {
 		return x.LedgerFailed
 	}
 	return false
+}
+
+func (x *Status) GetCertificateFailures() int64 {
+	if x != nil {
+		return x.CertificateFailures
+	}
+	return 0
 }
 
 type Sampling struct {
@@ -1076,7 +1084,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\x04Peer\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x0e\n" +
 	"\x02up\x18\x02 \x01(\bR\x02up\x12\x14\n" +
-	"\x05error\x18\x03 \x01(\tR\x05error\"\xd2\x04\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\"\x85\x05\n" +
 	"\x06Status\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12-\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x19.bulkhead.cluster.v1.RoleR\x04role\x12\x14\n" +
@@ -1096,7 +1104,8 @@ const file_cluster_proto_rawDesc = "" +
 	"\x05peers\x18\x0e \x03(\v2\x19.bulkhead.cluster.v1.PeerR\x05peers\x12\x1a\n" +
 	"\bdraining\x18\x0f \x01(\bR\bdraining\x12\x14\n" +
 	"\x05build\x18\x10 \x01(\tR\x05build\x12#\n" +
-	"\rledger_failed\x18\x11 \x01(\bR\fledgerFailedB\x12\n" +
+	"\rledger_failed\x18\x11 \x01(\bR\fledgerFailed\x121\n" +
+	"\x14certificate_failures\x18\x12 \x01(\x03R\x13certificateFailuresB\x12\n" +
 	"\x10_transfer_age_ns\"\xa0\x03\n" +
 	"\bSampling\x12 \n" +
 	"\vtemperature\x18\x01 \x01(\x02R\vtemperature\x12\x13\n" +
