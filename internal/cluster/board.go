@@ -13,7 +13,8 @@ type Board struct {
 // NewBoard makes a board with a first status.
 func NewBoard(s Status) *Board { return &Board{status: s, changed: make(chan struct{})} }
 
-// Set replaces the status. The board keeps s.Peers: the caller must not write it again.
+// Set replaces the status. The board keeps s.Peers and s.Refused: the caller must not
+// write them again.
 func (b *Board) Set(s Status) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -22,7 +23,7 @@ func (b *Board) Set(s Status) {
 	b.changed = make(chan struct{})
 }
 
-// Status is the latest status. Its Peers are shared and must not be written.
+// Status is the latest status. Its Peers and Refused are shared and must not be written.
 func (b *Board) Status() Status {
 	b.mu.Lock()
 	defer b.mu.Unlock()

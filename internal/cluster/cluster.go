@@ -110,7 +110,10 @@ type Status struct {
 	// CertificateFailures counts new files of its certificate, since its start, that
 	// the worker could not read: it goes on with the old one.
 	CertificateFailures int
-	Build               string
+	// Refused counts pages, since its start, that the worker's gate refused, by reason;
+	// nil at a prefill worker, which has no gate. At most reasonsMax reasons.
+	Refused map[string]int
+	Build   string
 }
 
 // Member is a worker as the client last saw it. Node and Role are set even if

@@ -276,6 +276,7 @@ func TestStatusArrivesAndChanges(t *testing.T) {
 	next := before
 	next.Running, next.FreePages, next.Draining, next.LedgerFailed = 3, 17, true, true
 	next.CertificateFailures = 2
+	next.Refused = map[string]int{"torn": 3, "cut": 0}
 	next.Peers = []PeerStatus{{Node: "p1", Err: "refused"}}
 	next.LastTransfer = time.Now()
 	c.workers["d1"].Set(next)

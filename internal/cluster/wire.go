@@ -3,6 +3,7 @@ package cluster
 import (
 	"fmt"
 	"math"
+	"regexp"
 	"strings"
 	"time"
 
@@ -168,6 +169,12 @@ func statusToWire(s *Status, now time.Time) *pb.Status {
 		age := int64(max(0, now.Sub(s.LastTransfer)))
 		w.TransferAgeNs = &age
 	}
+	for reason, n := range s.Refused {
+		if w.Refused == nil {
+			w.Refused = map[string]int64{}
+		}
+		w.Refused[reason] = int64(n)
+	}
 	for _, p := range s.Peers[:min(len(s.Peers), peersMax)] {
 		w.Peers = append(w.Peers, &pb.Peer{Node: p.Node, Up: p.Up, Error: cutTo(p.Err, peerErrorBytesMax)})
 	}
@@ -204,6 +211,10 @@ func statusFromWire(w *pb.Status, now time.Time) (Status, error) {
 	if err := exactly(s.Fingerprint[:], w.GetFingerprint()); err != nil {
 		return s, fault.New(fault.Corrupt, "status of %.80q: fingerprint: %w", s.Node, err)
 	}
+	var err error
+	if s.Refused, err = refusedFromWire(w.GetRefused()); err != nil {
+		return s, fault.New(fault.Corrupt, "status of %.80q: %w", s.Node, err)
+	}
 	if len(w.GetPeers()) > peersMax {
 		return s, fault.New(fault.Corrupt, "status of %.80q: %d peers, must be at most %d", s.Node, len(w.GetPeers()), peersMax)
 	}
@@ -214,6 +225,28 @@ func statusFromWire(w *pb.Status, now time.Time) (Status, error) {
 		s.LastTransfer = now.Add(-time.Duration(max(0, w.GetTransferAgeNs())))
 	}
 	return s, nil
+}
+
+// reasonsMax bounds the reasons of a status, and with them what metrics have series of.
+const reasonsMax = 32
+
+var reasonName = regexp.MustCompile(`^[a-z_]{1,40}$`)
+
+func refusedFromWire(w map[string]int64) (map[string]int, error) {
+	if len(w) > reasonsMax {
+		return nil, fmt.Errorf("pages refused for %d reasons, must be at most %d", len(w), reasonsMax)
+	}
+	var refused map[string]int
+	for reason, n := range w {
+		if !reasonName.MatchString(reason) || n < 0 {
+			return nil, fmt.Errorf("%d pages refused for the reason %.40q: that is none", n, reason)
+		}
+		if refused == nil {
+			refused = map[string]int{}
+		}
+		refused[reason] = int(n)
+	}
+	return refused, nil
 }
 
 // leastLimit is the smallest of the limits, to be held against zero.

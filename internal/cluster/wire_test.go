@@ -83,7 +83,16 @@ func TestImpossibleMessagesAreCorrupt(t *testing.T) {
 		"short fingerprint":   state(func(w *pb.Status) { w.Fingerprint = make([]byte, 31) }),
 		"negative free pages": state(func(w *pb.Status) { w.FreePages = -1 }),
 		"negative limit":      state(func(w *pb.Status) { w.Limits = &pb.Limits{UsablePages: -1} }),
-		"many peers":          state(func(w *pb.Status) { w.Peers = make([]*pb.Peer, peersMax+1) }),
+		"negative failures":   state(func(w *pb.Status) { w.CertificateFailures = -1 }),
+		"negative refusals":   state(func(w *pb.Status) { w.Refused = map[string]int64{"torn": -1} }),
+		"no name of a reason": state(func(w *pb.Status) { w.Refused = map[string]int64{"tenant 7": 1} }),
+		"many reasons": state(func(w *pb.Status) {
+			w.Refused = map[string]int64{}
+			for i := range reasonsMax + 1 {
+				w.Refused[strings.Repeat("a", i+1)] = 1
+			}
+		}),
+		"many peers": state(func(w *pb.Status) { w.Peers = make([]*pb.Peer, peersMax+1) }),
 	} {
 		if fault.Of(err) != fault.Corrupt {
 			t.Errorf("%s must be of kind corrupt: %v", name, err)

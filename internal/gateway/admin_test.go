@@ -62,7 +62,7 @@ func TestAWorkersCountsAreCounters(t *testing.T) {
 		want   string
 	}{
 		{"at first", func(*cluster.Member) {}, "0"},
-		{"two failures", func(m *cluster.Member) { m.CertificateFailures = 2 }, "2"},
+		{"two failures", func(m *cluster.Member) { m.CertificateFailures = 2; m.Refused = map[string]int{"torn": 5} }, "2"},
 		{"no more", func(*cluster.Member) {}, "2"},
 		{"restarted, one failure since", func(m *cluster.Member) { m.Epoch++; m.CertificateFailures = 1 }, "3"},
 		{"and another", func(m *cluster.Member) { m.CertificateFailures = 2 }, "4"},
@@ -71,5 +71,8 @@ func TestAWorkersCountsAreCounters(t *testing.T) {
 		if got := b.metric(`bulkhead_worker_certificate_failures_total{node="p",role="prefill"}`); got != step.want {
 			t.Errorf("%s: the counter is %q, want %s", step.name, got, step.want)
 		}
+	}
+	if got := b.metric(`bulkhead_worker_refused_pages_total{node="p",reason="torn",role="prefill"}`); got != "10" {
+		t.Errorf("5 pages were refused before the restart and 5 after it, the counter is %q", got)
 	}
 }

@@ -85,6 +85,9 @@ func (g *Gateway) refreshWorker(m cluster.Member, w router.Worker, rules router.
 	set.Set(metrics.WorkerHeldPages, float64(w.HeldPages), labels...)
 	set.Set(metrics.WorkerLedger, number(m.LedgerFailed), labels...)
 	g.mirror(m, metrics.WorkerCertificateFailures, m.CertificateFailures, labels...)
+	for reason, n := range m.Refused {
+		g.mirror(m, metrics.WorkerRefusedPages, n, m.Node, m.Role.String(), reason)
+	}
 	for _, pages := range []struct {
 		state string
 		count int

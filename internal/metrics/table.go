@@ -42,6 +42,7 @@ const (
 	WorkerLimitTokens         Name = "bulkhead_worker_usable_tokens"
 	WorkerPeerUp              Name = "bulkhead_worker_peer_up"
 	WorkerHeldPages           Name = "bulkhead_worker_held_pages"
+	WorkerRefusedPages        Name = "bulkhead_worker_refused_pages_total"
 	WorkerCertificateFailures Name = "bulkhead_worker_certificate_failures_total"
 	WorkerLedger              Name = "bulkhead_worker_ledger_failed"
 )
@@ -98,6 +99,7 @@ func Rows() []Row {
 		{WorkerPeerUp, "1", Gauge, "1 if the worker has a transfer link to the peer.", []string{"node", "role", "peer"}, nil},
 		{WorkerHeldPages, "pages", Gauge, "Pages that this gateway's running requests hold at the worker.", worker, nil},
 		{WorkerLedger, "1", Gauge, "1 while the worker's ledger can't be written: it takes no requests.", worker, nil},
+		{WorkerRefusedPages, "pages", Counter, "Pages that the decode worker's gate refused, by reason; transfer_ended and cut follow a request or a link that ended, all others are faults.", []string{"node", "role", "reason"}, nil},
 		{WorkerCertificateFailures, "1", Counter, "New certificates that the worker could not read, so that its old one stays.", worker, nil},
 		{ModelRunning, "1", Gauge, "Requests running, under the name that inference gateways read.", []string{"model_name"}, nil},
 		{ModelWaiting, "1", Gauge, "Requests waiting, under the name that inference gateways read.", []string{"model_name"}, nil},

@@ -85,6 +85,7 @@ func NewDecode(c Config, sources []Source) (*Decode, error) {
 		return nil, err
 	}
 	config := transfer.TargetConfig{Epoch: c.Epoch, FenceTicks: 30, QuarantineTicks: 50}
+	b.refused = map[transport.Refusal]int{}
 	b.journal = conform.NewTargetJournal(config, c.Build, transfer.NewVeil(randomKey()), b.record)
 	return &Decode{
 		base: b, sources: sources, gate: transport.NewGate(c.Model.Layout(), c.PoolPages, b.slab.Page),
@@ -279,6 +280,7 @@ func (d *Decode) onTransport(e transport.Event) {
 	case transport.Landed:
 		d.apply(transfer.Landed{X: e.X, Block: e.Block})
 	case transport.Refused:
+		d.refused[e.Refusal]++
 		d.logRefused(e)
 		// A page that was cut says nothing of its transfer: the link's end, which
 		// follows, does.

@@ -2,6 +2,9 @@ package worker
 
 import (
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
 	"github.com/bulkhead-kv/bulkhead/internal/fault"
@@ -73,7 +76,13 @@ type driven struct {
 
 func driveDecode(t *testing.T, pages int) *driven {
 	t.Helper()
-	w, err := NewDecode(testConfig(smallModel(t), "d0", pages, testContext, &notes{}), nil)
+	c := testConfig(smallModel(t), "d0", pages, testContext, &notes{})
+	now := time.Unix(1_000_000, 0)
+	c.Now = func() time.Time { // every status is due
+		now = now.Add(time.Second)
+		return now
+	}
+	w, err := NewDecode(c, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,5 +204,23 @@ func TestATornPageIsCorrupt(t *testing.T) {
 	d.closed()
 	if err := d.Idle(); err != nil {
 		t.Error(err)
+	}
+}
+
+// Every refusal of the gate is in the worker's status, by its reason.
+func TestRefusedPagesAreInTheStatus(t *testing.T) {
+	d := driveDecode(t, 4)
+	want := map[string]int{}
+	for i, r := range transport.Refusals() {
+		for range i + 1 {
+			d.handle(transport.Event{Kind: transport.Refused, Link: d.link, X: kv.TransferID{Epoch: 1, Sequence: 1}, Refusal: r})
+		}
+		want[r.String()] = i + 1
+	}
+	if _, err := d.Step(); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, d.Status().Refused); diff != "" {
+		t.Errorf("refused pages by reason (-refused +status):\n%s", diff)
 	}
 }

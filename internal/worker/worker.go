@@ -135,7 +135,8 @@ type base struct {
 	drainEnd time.Time
 
 	lastTransfer time.Time
-	board        *cluster.Board // safe for concurrent use
+	refused      map[transport.Refusal]int // pages that the gate refused; nil at prefill
+	board        *cluster.Board            // safe for concurrent use
 	published    cluster.Status
 	publishedAt  time.Time
 	aliveAt      time.Time
@@ -440,9 +441,22 @@ func (b *base) publish(peers []cluster.PeerStatus, queued int) {
 		s.CertificateFailures = b.CertificateFailures()
 	}
 	if now := b.Now(); notable(b.published, s) || now.Sub(b.publishedAt) > publishInterval {
+		s.Refused = b.refusals()
 		b.board.Set(s)
 		b.published, b.publishedAt = s, now
 	}
+}
+
+// refusals is how many pages the gate has refused, by reason, all of them.
+func (b *base) refusals() map[string]int {
+	if b.refused == nil {
+		return nil
+	}
+	all := map[string]int{}
+	for _, r := range transport.Refusals() {
+		all[r.String()] = b.refused[r]
+	}
+	return all
 }
 
 // notable reports whether a change is one that routing should hear of at once: not

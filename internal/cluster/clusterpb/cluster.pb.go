@@ -332,12 +332,13 @@ type Status struct {
 	QueuedTokens     int64                  `protobuf:"varint,12,opt,name=queued_tokens,json=queuedTokens,proto3" json:"queued_tokens,omitempty"`
 	// Nanoseconds since the end of the last real transfer, as clocks of two hosts
 	// can't be compared; absent if there was none.
-	TransferAgeNs       *int64  `protobuf:"varint,13,opt,name=transfer_age_ns,json=transferAgeNs,proto3,oneof" json:"transfer_age_ns,omitempty"`
-	Peers               []*Peer `protobuf:"bytes,14,rep,name=peers,proto3" json:"peers,omitempty"`
-	Draining            bool    `protobuf:"varint,15,opt,name=draining,proto3" json:"draining,omitempty"`
-	Build               string  `protobuf:"bytes,16,opt,name=build,proto3" json:"build,omitempty"`
-	LedgerFailed        bool    `protobuf:"varint,17,opt,name=ledger_failed,json=ledgerFailed,proto3" json:"ledger_failed,omitempty"`
-	CertificateFailures int64   `protobuf:"varint,18,opt,name=certificate_failures,json=certificateFailures,proto3" json:"certificate_failures,omitempty"`
+	TransferAgeNs       *int64           `protobuf:"varint,13,opt,name=transfer_age_ns,json=transferAgeNs,proto3,oneof" json:"transfer_age_ns,omitempty"`
+	Peers               []*Peer          `protobuf:"bytes,14,rep,name=peers,proto3" json:"peers,omitempty"`
+	Draining            bool             `protobuf:"varint,15,opt,name=draining,proto3" json:"draining,omitempty"`
+	Build               string           `protobuf:"bytes,16,opt,name=build,proto3" json:"build,omitempty"`
+	LedgerFailed        bool             `protobuf:"varint,17,opt,name=ledger_failed,json=ledgerFailed,proto3" json:"ledger_failed,omitempty"`
+	CertificateFailures int64            `protobuf:"varint,18,opt,name=certificate_failures,json=certificateFailures,proto3" json:"certificate_failures,omitempty"`
+	Refused             map[string]int64 `protobuf:"bytes,19,rep,name=refused,proto3" json:"refused,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // pages by reason
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
 }
@@ -496,6 +497,13 @@ func (x *Status) GetCertificateFailures() int64 {
 		return x.CertificateFailures
 	}
 	return 0
+}
+
+func (x *Status) GetRefused() map[string]int64 {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
 }
 
 type Sampling struct {
@@ -1084,7 +1092,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\x04Peer\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x0e\n" +
 	"\x02up\x18\x02 \x01(\bR\x02up\x12\x14\n" +
-	"\x05error\x18\x03 \x01(\tR\x05error\"\x85\x05\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\"\x85\x06\n" +
 	"\x06Status\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12-\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x19.bulkhead.cluster.v1.RoleR\x04role\x12\x14\n" +
@@ -1105,7 +1113,11 @@ const file_cluster_proto_rawDesc = "" +
 	"\bdraining\x18\x0f \x01(\bR\bdraining\x12\x14\n" +
 	"\x05build\x18\x10 \x01(\tR\x05build\x12#\n" +
 	"\rledger_failed\x18\x11 \x01(\bR\fledgerFailed\x121\n" +
-	"\x14certificate_failures\x18\x12 \x01(\x03R\x13certificateFailuresB\x12\n" +
+	"\x14certificate_failures\x18\x12 \x01(\x03R\x13certificateFailures\x12B\n" +
+	"\arefused\x18\x13 \x03(\v2(.bulkhead.cluster.v1.Status.RefusedEntryR\arefused\x1a:\n" +
+	"\fRefusedEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01B\x12\n" +
 	"\x10_transfer_age_ns\"\xa0\x03\n" +
 	"\bSampling\x12 \n" +
 	"\vtemperature\x18\x01 \x01(\x02R\vtemperature\x12\x13\n" +
@@ -1202,7 +1214,7 @@ func file_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_cluster_proto_goTypes = []any{
 	(Role)(0),             // 0: bulkhead.cluster.v1.Role
 	(EventKind)(0),        // 1: bulkhead.cluster.v1.EventKind
@@ -1216,28 +1228,30 @@ var file_cluster_proto_goTypes = []any{
 	(*Logprob)(nil),       // 9: bulkhead.cluster.v1.Logprob
 	(*TokenLogprobs)(nil), // 10: bulkhead.cluster.v1.TokenLogprobs
 	(*Event)(nil),         // 11: bulkhead.cluster.v1.Event
-	nil,                   // 12: bulkhead.cluster.v1.Sampling.LogitBiasEntry
+	nil,                   // 12: bulkhead.cluster.v1.Status.RefusedEntry
+	nil,                   // 13: bulkhead.cluster.v1.Sampling.LogitBiasEntry
 }
 var file_cluster_proto_depIdxs = []int32{
 	0,  // 0: bulkhead.cluster.v1.Status.role:type_name -> bulkhead.cluster.v1.Role
 	3,  // 1: bulkhead.cluster.v1.Status.limits:type_name -> bulkhead.cluster.v1.Limits
 	4,  // 2: bulkhead.cluster.v1.Status.peers:type_name -> bulkhead.cluster.v1.Peer
-	12, // 3: bulkhead.cluster.v1.Sampling.logit_bias:type_name -> bulkhead.cluster.v1.Sampling.LogitBiasEntry
-	6,  // 4: bulkhead.cluster.v1.Job.sampling:type_name -> bulkhead.cluster.v1.Sampling
-	9,  // 5: bulkhead.cluster.v1.TokenLogprobs.chosen:type_name -> bulkhead.cluster.v1.Logprob
-	9,  // 6: bulkhead.cluster.v1.TokenLogprobs.top:type_name -> bulkhead.cluster.v1.Logprob
-	1,  // 7: bulkhead.cluster.v1.Event.kind:type_name -> bulkhead.cluster.v1.EventKind
-	8,  // 8: bulkhead.cluster.v1.Event.transfer:type_name -> bulkhead.cluster.v1.TransferID
-	10, // 9: bulkhead.cluster.v1.Event.logprobs:type_name -> bulkhead.cluster.v1.TokenLogprobs
-	2,  // 10: bulkhead.cluster.v1.Worker.Watch:input_type -> bulkhead.cluster.v1.WatchRequest
-	7,  // 11: bulkhead.cluster.v1.Worker.Run:input_type -> bulkhead.cluster.v1.Job
-	5,  // 12: bulkhead.cluster.v1.Worker.Watch:output_type -> bulkhead.cluster.v1.Status
-	11, // 13: bulkhead.cluster.v1.Worker.Run:output_type -> bulkhead.cluster.v1.Event
-	12, // [12:14] is the sub-list for method output_type
-	10, // [10:12] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	12, // 3: bulkhead.cluster.v1.Status.refused:type_name -> bulkhead.cluster.v1.Status.RefusedEntry
+	13, // 4: bulkhead.cluster.v1.Sampling.logit_bias:type_name -> bulkhead.cluster.v1.Sampling.LogitBiasEntry
+	6,  // 5: bulkhead.cluster.v1.Job.sampling:type_name -> bulkhead.cluster.v1.Sampling
+	9,  // 6: bulkhead.cluster.v1.TokenLogprobs.chosen:type_name -> bulkhead.cluster.v1.Logprob
+	9,  // 7: bulkhead.cluster.v1.TokenLogprobs.top:type_name -> bulkhead.cluster.v1.Logprob
+	1,  // 8: bulkhead.cluster.v1.Event.kind:type_name -> bulkhead.cluster.v1.EventKind
+	8,  // 9: bulkhead.cluster.v1.Event.transfer:type_name -> bulkhead.cluster.v1.TransferID
+	10, // 10: bulkhead.cluster.v1.Event.logprobs:type_name -> bulkhead.cluster.v1.TokenLogprobs
+	2,  // 11: bulkhead.cluster.v1.Worker.Watch:input_type -> bulkhead.cluster.v1.WatchRequest
+	7,  // 12: bulkhead.cluster.v1.Worker.Run:input_type -> bulkhead.cluster.v1.Job
+	5,  // 13: bulkhead.cluster.v1.Worker.Watch:output_type -> bulkhead.cluster.v1.Status
+	11, // 14: bulkhead.cluster.v1.Worker.Run:output_type -> bulkhead.cluster.v1.Event
+	13, // [13:15] is the sub-list for method output_type
+	11, // [11:13] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_cluster_proto_init() }
@@ -1254,7 +1268,7 @@ func file_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cluster_proto_rawDesc), len(file_cluster_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
