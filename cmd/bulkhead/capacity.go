@@ -8,9 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/bulkhead-kv/bulkhead/internal/capacity"
-	"github.com/bulkhead-kv/bulkhead/internal/gguf"
 	"github.com/bulkhead-kv/bulkhead/internal/machine"
-	"github.com/bulkhead-kv/bulkhead/internal/tensor"
+	"github.com/bulkhead-kv/bulkhead/internal/model"
 )
 
 const capacityLong = `Compute whether this machine can serve a model, before it is started: weights,
@@ -94,8 +93,12 @@ func printCapacity(cmd *cobra.Command, m named, demand capacity.Demand) error {
 	if err != nil {
 		return err
 	}
+	weights, err := model.PackedBytes(m.file)
+	if err != nil {
+		return fmt.Errorf("model %s: %w", m.name, err)
+	}
 	sum := capacity.Compute(
-		capacity.Model{Name: m.name, WeightBytes: packedBytes(m.file), ScratchBytes: scratchBytes(m), ContextTokens: m.ContextTokens, Layout: layout},
+		capacity.Model{Name: m.name, WeightBytes: int64(weights), ScratchBytes: scratchBytes(m), ContextTokens: m.ContextTokens, Layout: layout},
 		capacity.Machine{MemoryBytes: memory.Bytes, Source: memory.Source}, demand)
 	if _, err := fmt.Fprint(cmd.OutOrStdout(), sum); err != nil {
 		return err
@@ -104,19 +107,6 @@ func printCapacity(cmd *cobra.Command, m named, demand capacity.Demand) error {
 		return fmt.Errorf("model %s can't be served so (%s)", m.name, plural(len(sum.Problems), "problem"))
 	}
 	return nil
-}
-
-// packedBytes is what the weights take in memory, as the engine repacks them.
-func packedBytes(f *gguf.File) (n int64) {
-	for t := range f.Tensors() {
-		format, known := tensor.FromGGUF(uint32(t.Type))
-		if !known || len(t.Dims) == 0 {
-			n += int64(len(t.Data))
-			continue
-		}
-		n += int64(max(len(t.Data), tensor.PackedBytes(format, t.Elements()/t.Dims[0], t.Dims[0])))
-	}
-	return n
 }
 
 // scratchBytes is about what one worker's engine takes for a step of stepTokens:

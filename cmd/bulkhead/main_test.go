@@ -93,16 +93,40 @@ func refuse(w http.ResponseWriter, status int, message, code string) {
 	fmt.Fprintf(w, `{"error":{"message":%q,"code":%q}}`, message, code)
 }
 
-// tinyModel is a GGUF file with the metadata of a small llama.
+// tinyModel is a GGUF file of a small llama whose weights are zero.
 func tinyModel(t *testing.T) []byte {
 	t.Helper()
+	var tensors []gguf.Source
+	add := func(name string, kind gguf.Type, valueBytes int, dims ...int) {
+		values := 1
+		for _, d := range dims {
+			values *= d
+		}
+		tensors = append(tensors, gguf.Source{Name: name + ".weight", Type: kind, Dims: dims, Data: make([]byte, values*valueBytes)})
+	}
+	matrix := func(name string, cols, rows int) { add(name, gguf.F16, 2, cols, rows) }
+	norm := func(name string) { add(name, gguf.F32, 4, 64) }
+	matrix("token_embd", 64, 100)
+	norm("output_norm")
+	for _, layer := range []string{"blk.0.", "blk.1."} {
+		norm(layer + "attn_norm")
+		norm(layer + "ffn_norm")
+		matrix(layer+"attn_q", 64, 64)
+		matrix(layer+"attn_k", 64, 32)
+		matrix(layer+"attn_v", 64, 32)
+		matrix(layer+"attn_output", 64, 64)
+		matrix(layer+"ffn_gate", 64, 128)
+		matrix(layer+"ffn_up", 64, 128)
+		matrix(layer+"ffn_down", 128, 64)
+	}
 	var out bytes.Buffer
 	err := gguf.Write(&out, []gguf.Pair{
 		{Key: "general.architecture", Value: "llama"}, {Key: "general.name", Value: "Tiny"},
 		{Key: "llama.context_length", Value: uint32(2048)}, {Key: "llama.block_count", Value: uint32(2)},
 		{Key: "llama.embedding_length", Value: uint32(64)}, {Key: "llama.feed_forward_length", Value: uint32(128)},
 		{Key: "llama.attention.head_count", Value: uint32(4)}, {Key: "llama.attention.head_count_kv", Value: uint32(2)},
-	}, []gguf.Source{{Name: "token_embd.weight", Type: gguf.F16, Dims: []int{64, 100}, Data: make([]byte, 12800)}})
+		{Key: "llama.attention.layer_norm_rms_epsilon", Value: float32(1e-5)},
+	}, tensors)
 	if err != nil {
 		t.Fatal(err)
 	}

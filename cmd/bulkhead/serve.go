@@ -14,6 +14,7 @@ import (
 	"github.com/bulkhead-kv/bulkhead/internal/capacity"
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
 	"github.com/bulkhead-kv/bulkhead/internal/machine"
+	"github.com/bulkhead-kv/bulkhead/internal/model"
 	"github.com/bulkhead-kv/bulkhead/internal/node"
 	"github.com/bulkhead-kv/bulkhead/internal/store"
 	"github.com/bulkhead-kv/bulkhead/internal/tracer"
@@ -158,8 +159,12 @@ func fits(cmd *cobra.Command, o *node.ServeOptions) error {
 	if err != nil {
 		return err
 	}
+	weights, err := model.PackedBytes(m.file)
+	if err != nil {
+		return fmt.Errorf("model %s: %w", m.name, err)
+	}
 	sum := capacity.Compute(
-		capacity.Model{Name: m.name, WeightBytes: packedBytes(m.file), ScratchBytes: scratchBytes(m), ContextTokens: m.ContextTokens, Layout: layout},
+		capacity.Model{Name: m.name, WeightBytes: int64(weights), ScratchBytes: scratchBytes(m), ContextTokens: m.ContextTokens, Layout: layout},
 		capacity.Machine{MemoryBytes: memory.Bytes, Source: memory.Source},
 		capacity.Demand{ContextTokens: o.Context, Prefill: capacity.Workers{Count: o.Prefills, PoolTokens: o.PoolP},
 			Decode: capacity.Workers{Count: o.Decodes, PoolTokens: o.PoolD}})

@@ -121,7 +121,7 @@ func (m *Model) Close() error {
 
 // Load repacks the file's weights into memory of this process.
 func Load(f *gguf.File) (*Model, error) {
-	size, err := packedBytes(f)
+	size, err := PackedBytes(f)
 	if err != nil {
 		return nil, err
 	}
@@ -143,8 +143,9 @@ func Load(f *gguf.File) (*Model, error) {
 // adviseHuge asks for huge pages. Where the system has none to give, small ones do.
 func adviseHuge(mapping []byte) { _ = unix.Madvise(mapping, unix.MADV_HUGEPAGE) }
 
-// packedBytes is the size of the slab that the file's weights fill.
-func packedBytes(f *gguf.File) (int, error) {
+// PackedBytes is what the file's weights take in memory. It reads no weights; a file
+// that can't be loaded is an error.
+func PackedBytes(f *gguf.File) (int, error) {
 	s := new(slab)
 	if _, err := build(f, s); err != nil {
 		return 0, err

@@ -184,6 +184,9 @@ func TestLoadReadsShapeAndWeights(t *testing.T) {
 	if m.ParamBytes()%partAlign != 0 || m.ParamBytes() < 64*40 {
 		t.Errorf("weights take %d bytes", m.ParamBytes())
 	}
+	if n, err := PackedBytes(good().file(t)); err != nil || n != m.ParamBytes() {
+		t.Errorf("without loading, weights are said to take %d bytes (%v), they take %d", n, err, m.ParamBytes())
+	}
 }
 
 func TestOptionalParts(t *testing.T) {

@@ -60,7 +60,7 @@ func parseShareHeader(b []byte) (h shareHeader, err error) {
 // Share packs the file's weights into a memfd and seals it, for FromShared in
 // this process and in those that inherit the descriptor.
 func Share(f *gguf.File) (*os.File, error) {
-	size, err := packedBytes(f)
+	size, err := PackedBytes(f)
 	if err != nil {
 		return nil, err
 	}

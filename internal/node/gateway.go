@@ -57,7 +57,7 @@ func RunGateway(ctx context.Context, o GatewayOptions) (err error) {
 	opened.add(loaded.Close)
 	text, err := newText(loaded.File)
 	if err != nil {
-		return fmt.Errorf("model %s: %w", loaded.Name, err)
+		return permanent{fmt.Errorf("model %s: %w", loaded.Name, err)}
 	}
 	fingerprint, err := model.FingerprintOf(loaded.File)
 	if err != nil {
