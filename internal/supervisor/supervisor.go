@@ -33,9 +33,6 @@ import (
 // one with a wrong configuration (EX_CONFIG of sysexits.h): it is not restarted.
 const ExitConfig = 78
 
-// epochsKept bounds the memory of a child's earlier epochs.
-const epochsKept = 64
-
 // Child is one process. The zero values of all but Name and Args are usable.
 type Child struct {
 	Name  string
@@ -155,7 +152,6 @@ type child struct {
 	stop    chan struct{} // closed when the child is to end
 	state   State         // protected by Supervisor.mu
 	process *process      // the running one, or nil; protected by Supervisor.mu
-	past    []kv.Epoch    // whose processes are dead; protected by Supervisor.mu
 	forced  bool          // it had to be killed at the end; protected by Supervisor.mu
 }
 
@@ -247,36 +243,6 @@ func (s *Supervisor) Kill() {
 	if !s.hurried {
 		s.hurried = true
 		close(s.hurry)
-	}
-}
-
-// Fence makes sure that the named child's process of that epoch is dead: it
-// kills it if it runs, whatever state it is in, and returns nil when the kernel
-// has reaped it. A process of a later epoch is left alone.
-func (s *Supervisor) Fence(ctx context.Context, name string, epoch kv.Epoch) error {
-	s.mu.Lock()
-	i := slices.IndexFunc(s.children, func(c *child) bool { return c.Name == name })
-	if i < 0 {
-		s.mu.Unlock()
-		return fmt.Errorf("fence %q: no such child", name)
-	}
-	c := s.children[i]
-	p, dead := c.process, slices.Contains(c.past, epoch)
-	running := p != nil && p.epoch == epoch
-	s.mu.Unlock()
-	switch {
-	case dead:
-		return nil
-	case !running:
-		return fmt.Errorf("fence %s: it had no process of epoch %016x", name, uint64(epoch))
-	}
-	s.config.Log.Warn("child is fenced", "child", name, "epoch", fmt.Sprintf("%016x", uint64(epoch)), "pid", p.pid)
-	p.kill()
-	select {
-	case <-p.dead:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("fence %s: epoch %016x is killed but not yet dead: %w", name, uint64(epoch), context.Cause(ctx))
 	}
 }
 

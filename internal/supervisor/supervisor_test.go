@@ -272,34 +272,6 @@ func TestStoppedChildIsKilledForItsSilence(t *testing.T) {
 	}
 }
 
-func TestFence(t *testing.T) {
-	r := run(t, quick(as("deaf", Child{Name: "p1"})))
-	before := r.ready()[0]
-	fd := pidfd(t, before.PID)
-	if err := syscall.Kill(before.PID, syscall.SIGSTOP); err != nil { // stuck for good
-		t.Fatal(err)
-	}
-	if err := r.Fence(t.Context(), "p1", before.Epoch); err != nil {
-		t.Fatal(err)
-	}
-	if dead, err := gone(fd, 0); !dead || err != nil {
-		t.Errorf("when Fence returns the process must be dead: %v, %v", dead, err)
-	}
-	after := r.await("the child is ready again", func(s []State) bool { return s[0].Phase == Ready && s[0].Starts == 2 })[0]
-	if err := r.Fence(t.Context(), "p1", before.Epoch); err != nil {
-		t.Errorf("a dead epoch is fenced already: %v", err)
-	}
-	if now := r.State()[0]; now != after {
-		t.Errorf("fencing the old epoch must leave the new one alone: %+v, then %+v", after, now)
-	}
-	if err := r.Fence(t.Context(), "p1", 12345); err == nil {
-		t.Error("an epoch that never was can't be fenced")
-	}
-	if err := r.Fence(t.Context(), "x", before.Epoch); err == nil {
-		t.Error("an unknown child can't be fenced")
-	}
-}
-
 func TestDeafChildIsKilledAfterGrace(t *testing.T) {
 	c := quick(as("deaf", Child{Name: "deaf"}))
 	c.Grace = 50 * time.Millisecond

@@ -86,8 +86,6 @@ func (s *Supervisor) life(c *child) (stable bool, err error) {
 	s.update(c, func() {
 		c.process = nil
 		c.state.Phase, c.state.PID = Waiting, 0
-		c.past = append(c.past, p.epoch)
-		c.past = c.past[max(0, len(c.past)-epochsKept):]
 	})
 	return !w.readyAt.IsZero() && time.Since(w.readyAt) >= s.config.Stable, err
 }
