@@ -27,8 +27,8 @@ each page and request. It holds no text, token, key or page byte. To hold a work
 ledger against the machines that serve, see "bulkhead check ledger".`
 
 func newLedger() *cobra.Command {
-	return group("ledger", "verify and show what nodes have recorded", ledgerLong,
-		"  bulkhead ledger verify\n  bulkhead ledger show --request 17", newLedgerVerify(), newLedgerShow())
+	return group("ledger", "verify, anchor and show what nodes have recorded", ledgerLong,
+		"  bulkhead ledger verify\n  bulkhead ledger show --request 17", newLedgerVerify(), newLedgerHead(), newLedgerShow())
 }
 
 const verifyLong = `Verify the chain of hashes of each ledger, and print its head. Whoever changes,
@@ -94,6 +94,46 @@ func checkHead(dir, text string) error {
 		err = fmt.Errorf("ledger %s does not lead through %s: its end was cut off, or the chain was made anew", dir, text)
 	}
 	return err
+}
+
+const headLong = `Print the head of each ledger, a line each: its folder, the number of entries that
+were ever written to it, and the hash of its last line. Keep heads where nobody who
+can change the ledger can change them: "bulkhead ledger verify --head" tells later
+whether the chain still leads through one. The chain is verified on the way.
+
+PATH is a ledger's folder or a folder of ledgers (default: those of the data
+folder). Exit codes: 0 intact, 1 broken, 3 nothing to read.`
+
+func newLedgerHead() *cobra.Command {
+	return &cobra.Command{
+		Use:     "head [PATH]...",
+		Short:   "print the heads of ledgers, to be kept elsewhere",
+		Long:    headLong,
+		Example: "  bulkhead ledger head >>/mnt/elsewhere/heads",
+		Args:    args(cobra.ArbitraryArgs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			folders, err := ledgerFolders(cmd, args)
+			if err != nil {
+				return err
+			}
+			return printHeads(cmd.OutOrStdout(), folders)
+		},
+	}
+}
+
+func printHeads(out io.Writer, folders []string) error {
+	var broken []error
+	for _, dir := range folders {
+		r, err := ledger.Visit(dir, func(ledger.Entry, ledger.Place) bool { return true })
+		if err != nil {
+			broken = append(broken, err)
+			continue
+		}
+		if _, err := fmt.Fprintf(out, "%s %d %v\n", dir, r.Last, r.Head); err != nil {
+			return err
+		}
+	}
+	return errors.Join(broken...)
 }
 
 const showLong = `Show entries, of several ledgers in the order of their times. With --request only
