@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -140,5 +141,126 @@ func TestKillsThatMissTheirPhaseDoNotCount(t *testing.T) {
 	}
 	if (&kill{role: "p", phase: "prefill", victim: "p0", tokens: 40, begun: begun, at: after(15)}).fell(nil) {
 		t.Error("a kill of a request that no worker knows counts as in prefill")
+	}
+}
+
+// nothingTwice looks for names that came again over all these starts, and for jobs of
+// dead gateways that a worker forgot. Requires: the server has ended.
+func (s *storm) nothingTwice(t *testing.T) {
+	t.Helper()
+	entries := map[string][]ledger.Entry{"gateway": s.entries(t, "gateway")}
+	for _, node := range workers {
+		entries[node] = s.entries(t, node)
+	}
+	for _, wrong := range append(repeated(entries), unended(entries)...) {
+		t.Error(wrong)
+	}
+	boots, cancelled := map[uint64]bool{}, 0
+	for node, all := range entries {
+		for _, e := range all {
+			if node == "gateway" && e.Event == "accepted" {
+				boots[e.GatewayBoot] = true
+			}
+			if node != "gateway" && e.Event == "failed" && e.Detail == "cancelled" {
+				cancelled++
+			}
+		}
+	}
+	t.Logf("measured %d boots of the gateway, %d incarnations in all, %d jobs cancelled at workers", len(boots), len(s.seen), cancelled)
+	if cancelled == 0 {
+		t.Error("gateways were killed in the middle of requests, and no worker cancelled a job")
+	}
+}
+
+// repeated names what must never come again and has: a gateway's boot in another
+// incarnation, a request of a boot, a job at a worker, a transfer, an answer.
+func repeated(entries map[string][]ledger.Entry) (wrong []string) {
+	incarnations, seen := map[uint64]kv.Epoch{}, map[string]bool{}
+	once := func(format string, args ...any) {
+		name := fmt.Sprintf(format, args...)
+		if seen[name] {
+			wrong = append(wrong, name+" came again")
+		}
+		seen[name] = true
+	}
+	for _, node := range slices.Sorted(maps.Keys(entries)) {
+		for _, e := range entries[node] {
+			switch {
+			case e.Kind == ledger.Request && e.Event == "accepted" && node == "gateway":
+				if epoch, known := incarnations[e.GatewayBoot]; known && epoch != e.Epoch {
+					wrong = append(wrong, fmt.Sprintf("gateway boot %016x came again", e.GatewayBoot))
+				}
+				incarnations[e.GatewayBoot] = e.Epoch
+				once("request %016x/%d", e.GatewayBoot, e.Request)
+				if _, answer, ok := strings.Cut(e.Detail, ", answer "); ok {
+					once("answer %s", answer)
+				}
+			case e.Kind == ledger.Request && e.Event == "accepted":
+				once("job %016x/%d/%d at %s", e.GatewayBoot, e.Request, e.Attempt, node)
+			case e.Event == "open":
+				once("transfer %v", e.X)
+				if e.X.Epoch != e.Epoch {
+					wrong = append(wrong, fmt.Sprintf("transfer %v was opened by incarnation %016x", e.X, uint64(e.Epoch)))
+				}
+			}
+		}
+	}
+	return wrong
+}
+
+// unended names the jobs that a worker's last incarnation took and never ended.
+func unended(entries map[string][]ledger.Entry) (wrong []string) {
+	for _, node := range workers {
+		all := entries[node]
+		open := map[string]bool{}
+		for i, e := range all {
+			if i > 0 && e.Epoch != all[i-1].Epoch {
+				clear(open) // they ended with the process
+			}
+			job := fmt.Sprintf("job %016x/%d/%d", e.GatewayBoot, e.Request, e.Attempt)
+			switch {
+			case e.Kind != ledger.Request:
+			case e.Event == "accepted":
+				open[job] = true
+			case e.Event == "finished" || e.Event == "failed":
+				delete(open, job)
+			}
+		}
+		for job := range open {
+			wrong = append(wrong, fmt.Sprintf("%s never ended at %s", job, node))
+		}
+	}
+	return wrong
+}
+
+func TestRepeatedNamesAndForgottenJobsAreFound(t *testing.T) {
+	taken := func(boot, request uint64, attempt uint32, epoch kv.Epoch, detail string) ledger.Entry {
+		return ledger.Entry{Kind: ledger.Request, Event: "accepted", GatewayBoot: boot, Request: request, Attempt: attempt, Epoch: epoch, Detail: detail}
+	}
+	opened := func(x kv.TransferID, epoch kv.Epoch) ledger.Entry {
+		return ledger.Entry{Kind: ledger.Transfer, Event: "open", X: x, Epoch: epoch}
+	}
+	ended := func(e ledger.Entry) ledger.Entry {
+		e.Event = "failed"
+		return e
+	}
+	x := kv.TransferID{Epoch: 5, Sequence: 1}
+	for name, c := range map[string]struct {
+		entries map[string][]ledger.Entry
+		want    string
+	}{
+		"nothing": {map[string][]ledger.Entry{"gateway": {taken(1, 1, 0, 7, "1 choice, answer a"), taken(1, 2, 0, 7, "1 choice, answer b"), taken(2, 1, 0, 8, "1 choice, answer c")},
+			"d0": {taken(1, 1, 1, 5, ""), opened(x, 5), ended(taken(1, 1, 1, 5, "")), taken(1, 1, 2, 5, ""), taken(1, 2, 1, 6, ""), ended(taken(1, 2, 1, 6, ""))}}, ""},
+		"a boot":     {map[string][]ledger.Entry{"gateway": {taken(1, 1, 0, 7, ""), taken(1, 2, 0, 8, "")}}, "gateway boot 0000000000000001 came again"},
+		"a request":  {map[string][]ledger.Entry{"gateway": {taken(1, 1, 0, 7, ""), taken(1, 1, 0, 7, "")}}, "request 0000000000000001/1 came again"},
+		"an answer":  {map[string][]ledger.Entry{"gateway": {taken(1, 1, 0, 7, "1 choice, answer a"), taken(2, 1, 0, 8, "1 choice, answer a")}}, "answer a came again"},
+		"a job":      {map[string][]ledger.Entry{"p0": {taken(1, 1, 1, 7, ""), taken(1, 1, 1, 8, ""), ended(taken(1, 1, 1, 8, ""))}}, "job 0000000000000001/1/1 at p0 came again"},
+		"a transfer": {map[string][]ledger.Entry{"d0": {opened(x, 5)}, "d1": {opened(x, 5)}}, "transfer 0000000000000005/1/0 came again"},
+		"an epoch":   {map[string][]ledger.Entry{"d0": {opened(x, 6)}}, "transfer 0000000000000005/1/0 was opened by incarnation 0000000000000006"},
+		"forgotten":  {map[string][]ledger.Entry{"p1": {taken(1, 1, 1, 7, "")}}, "job 0000000000000001/1/1 never ended at p1"},
+	} {
+		if got := strings.Join(append(repeated(c.entries), unended(c.entries)...), "; "); got != c.want {
+			t.Errorf("%s: found %q, want %q", name, got, c.want)
+		}
 	}
 }

@@ -94,6 +94,8 @@ func TestKilledWorkersCostNoPageAndNoWrongByte(t *testing.T) {
 	}
 	s.report(t, fell, least)
 	s.idle(t)
+	s.stop(t)
+	s.nothingTwice(t)
 }
 
 func cells() (all []string) {
