@@ -306,7 +306,7 @@ func (s *server) page(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	resp, err := client.Do(req)
+	resp, err := s.http().Do(req)
 	if err != nil {
 		return "", err
 	}

@@ -54,6 +54,7 @@ type server struct {
 	Keys  map[string]string
 	Model string
 
+	client *http.Client // nil: the one of all servers without TLS
 	cmd    *exec.Cmd
 	home   string
 	log    *bytes.Buffer
@@ -178,6 +179,13 @@ type object map[string]any
 
 var client = &http.Client{Timeout: 5 * time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 
+func (s *server) http() *http.Client {
+	if s.client != nil {
+		return s.client
+	}
+	return client
+}
+
 // post sends one request and reads the whole answer.
 func (s *server) post(ctx context.Context, key, path string, body object) (reply, error) {
 	body["model"] = s.Model
@@ -190,7 +198,7 @@ func (s *server) post(ctx context.Context, key, path string, body object) (reply
 		return reply{}, err
 	}
 	req.Header.Set("Authorization", "Bearer "+key)
-	resp, err := client.Do(req)
+	resp, err := s.http().Do(req)
 	if err != nil {
 		return reply{}, err
 	}
@@ -216,7 +224,7 @@ func (s *server) get(t *testing.T, path string) (int, string) {
 		t.Fatal(err)
 	}
 	req.Header.Set("Authorization", "Bearer "+s.key(0))
-	resp, err := client.Do(req)
+	resp, err := s.http().Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}

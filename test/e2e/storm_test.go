@@ -56,7 +56,7 @@ func (s *server) streamID(ctx context.Context, key, prompt string, maxTokens int
 		return "", "", false, err
 	}
 	req.Header.Set("Authorization", "Bearer "+key)
-	resp, err := client.Do(req)
+	resp, err := s.http().Do(req)
 	if err != nil {
 		return "", "", false, err
 	}
