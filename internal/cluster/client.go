@@ -20,11 +20,13 @@ import (
 	"google.golang.org/grpc/status"
 )
 
+// SilenceDefault is how long a worker may say nothing before a gateway gives it up.
+const SilenceDefault = 3 * time.Second
+
 const (
-	silenceDefault = 3 * time.Second
-	retryFirst     = 50 * time.Millisecond
-	retryMax       = time.Second
-	clientPing     = 10 * time.Second // the shortest that gRPC allows; the watch is faster
+	retryFirst = 50 * time.Millisecond
+	retryMax   = time.Second
+	clientPing = 10 * time.Second // the shortest that gRPC allows; the watch is faster
 )
 
 var (
@@ -36,7 +38,7 @@ var (
 // Options configure a Client.
 type Options struct {
 	Security Security
-	Silence  time.Duration // without a status for so long a worker is given up, default 3 s
+	Silence  time.Duration // without a status for so long a worker is given up, default SilenceDefault
 	Log      *slog.Logger  // default: none
 }
 
@@ -56,7 +58,7 @@ type Client struct {
 // there yet are tried again until Close.
 func NewClient(f *File, o Options) (*Client, error) {
 	if o.Silence == 0 {
-		o.Silence = silenceDefault
+		o.Silence = SilenceDefault
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -51,6 +51,14 @@ type Decode struct {
 	scratch  sample.Scratch
 }
 
+const (
+	// FenceAfter is how long pages wait for the proof that nobody can write them any
+	// more, before the link of the one who could is torn down, which is one.
+	FenceAfter = 3 * time.Second
+	// quarantineAfter is how long they wait before they count as lost.
+	quarantineAfter = 5 * time.Second
+)
+
 // sequence is a job at the decode worker.
 type sequence struct {
 	*job
@@ -84,7 +92,7 @@ func NewDecode(c Config, sources []Source) (*Decode, error) {
 	if err != nil {
 		return nil, err
 	}
-	config := transfer.TargetConfig{Epoch: c.Epoch, FenceTicks: 30, QuarantineTicks: 50}
+	config := transfer.TargetConfig{Epoch: c.Epoch, FenceTicks: int(FenceAfter / tickInterval), QuarantineTicks: int(quarantineAfter / tickInterval)}
 	b.refused = map[transport.Refusal]int{}
 	b.journal = conform.NewTargetJournal(config, c.Build, transfer.NewVeil(randomKey()), b.record)
 	return &Decode{
