@@ -1,4 +1,4 @@
-// Command bench compares the engine with llama.cpp, side by side, and a server's memory with its budget.
+// Command bench compares the engine with llama.cpp, side by side, and holds a server's memory and pace to their bounds.
 //
 // scripts/bench builds what it needs and calls it. Each engine runs in a process of
 // its own that waits for tasks; the tasks are given to them by turns, so that what
@@ -15,13 +15,23 @@ import (
 )
 
 func main() {
-	if err := run(os.Args[1:]); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
+	err := run(os.Args[1:])
+	if err == nil {
+		return
 	}
+	fmt.Fprintln(os.Stderr, "bench:", err)
+	if errors.Is(err, errInconclusive) {
+		os.Exit(exitInconclusive)
+	}
+	os.Exit(1)
 }
 
-const usage = "usage: bench compare [flags] | bench memory [flags] | bench engine MODEL THREADS"
+// exitInconclusive is the status when a bound could not be judged, which is no pass.
+const exitInconclusive = 3
+
+var errInconclusive = errors.New("inconclusive")
+
+const usage = "usage: bench compare [flags] | bench memory [flags] | bench pace [flags] | bench engine MODEL THREADS"
 
 func run(args []string) error {
 	if len(args) == 0 {
@@ -32,6 +42,8 @@ func run(args []string) error {
 		return runCompare(args[1:])
 	case "memory":
 		return runMemory(args[1:])
+	case "pace":
+		return runPace(args[1:])
 	case "engine":
 		if len(args) != 3 {
 			return errors.New(usage)
@@ -76,4 +88,15 @@ func runMemory(args []string) error {
 		return err
 	}
 	return m.run(os.Stdout)
+}
+
+func runPace(args []string) error {
+	var p pace
+	flags := flag.NewFlagSet("pace", flag.ContinueOnError)
+	flags.StringVar(&p.binary, "bulkhead", "bin/bulkhead", "the program that serves")
+	flags.StringVar(&p.model, "model", "", "model file")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	return p.run(os.Stdout)
 }

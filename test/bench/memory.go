@@ -2,20 +2,15 @@ package main
 
 import (
 	"bufio"
-	"bytes"
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
-	"time"
 
 	"github.com/bulkhead-kv/bulkhead/internal/capacity"
 	"github.com/bulkhead-kv/bulkhead/internal/gguf"
@@ -32,9 +27,6 @@ const (
 	memoryOutput      = 16
 	// memorySlack is what all processes together may have beyond weights and pools.
 	memorySlack = 200 << 20
-	// readyMax and answersMax are when the check gives up.
-	readyMax   = time.Minute
-	answersMax = 5 * time.Minute
 )
 
 // memory is a check of what a running server has in memory.
@@ -45,25 +37,16 @@ func (m *memory) run(out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	home, err := os.MkdirTemp("", "bench-")
+	s, err := serve(m.binary, m.model, "--context", strconv.Itoa(memoryContext), "--queue-timeout", answersMax.String(),
+		"--prefill-pool", strconv.Itoa(memoryPrefillPool), "--decode-pool", strconv.Itoa(memoryDecodePool))
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(home)) }()
-	args := []string{"serve", m.model, "--listen", "127.0.0.1:0", "--home", home, "--ready-file", filepath.Join(home, "ready"),
-		"--context", strconv.Itoa(memoryContext), "--queue-timeout", answersMax.String(), "--prefill-pool", strconv.Itoa(memoryPrefillPool), "--decode-pool", strconv.Itoa(memoryDecodePool)}
-	server := exec.Command(m.binary, args...)
-	server.Stderr = os.Stderr
-	if err := server.Start(); err != nil {
+	defer func() { err = errors.Join(err, s.stop()) }()
+	if err := s.fillPools(); err != nil {
 		return err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- server.Wait() }()
-	defer func() { err = errors.Join(err, stop(server, ended)) }()
-	if err := askAll(filepath.Join(home, "ready"), ended); err != nil {
-		return err
-	}
-	return report(out, server.Process.Pid, weights, pools)
+	return report(out, s.process.Process.Pid, weights, pools)
 }
 
 // budget is the bytes of weights and of both pools.
@@ -83,86 +66,21 @@ func (m *memory) budget() (weights, pools int, err error) {
 	return loaded.ParamBytes(), pages * loaded.Layout().StrideBytes(), nil
 }
 
-func stop(server *exec.Cmd, ended <-chan error) error {
-	if err := server.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return err
-	}
-	select {
-	case err := <-ended:
-		return err
-	case <-time.After(readyMax):
-		return errors.Join(errors.New("the server did not end in time"), server.Process.Kill())
-	}
-}
-
-// ready is what the server says of itself.
-type ready struct {
-	URL   string            `json:"url"`
-	Keys  map[string]string `json:"keys"`
-	Model string            `json:"model"`
-}
-
-// askAll fills the pools with long prompts, all at once.
-func askAll(readyPath string, ended <-chan error) error {
-	r, err := awaitReady(readyPath, ended)
-	if err != nil {
-		return err
-	}
+// fillPools asks for long prompts, all at once.
+func (s *serving) fillPools() error {
 	errs := make([]error, memoryRequests)
 	var wg sync.WaitGroup
 	for i := range errs {
-		wg.Go(func() { errs[i] = r.ask(i) })
+		wg.Go(func() {
+			var prompt strings.Builder
+			for n := 0; n < memoryContext/8; n++ {
+				fmt.Fprintf(&prompt, "Row %d%d. ", i, n%10)
+			}
+			errs[i] = s.ask(context.Background(), i, prompt.String(), memoryOutput, func() {})
+		})
 	}
 	wg.Wait()
 	return errors.Join(errs...)
-}
-
-func awaitReady(path string, ended <-chan error) (r ready, err error) {
-	deadline := time.After(readyMax)
-	for {
-		if text, err := os.ReadFile(path); err == nil {
-			return r, json.Unmarshal(text, &r)
-		}
-		select {
-		case err := <-ended:
-			return r, fmt.Errorf("the server ended before it was ready: %w", err)
-		case <-deadline:
-			return r, fmt.Errorf("the server is not ready after %v", readyMax)
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-}
-
-func (r ready) ask(i int) error {
-	var prompt strings.Builder
-	for n := 0; n < memoryContext/8; n++ {
-		fmt.Fprintf(&prompt, "Row %d%d. ", i, n%10)
-	}
-	body, err := json.Marshal(map[string]any{"model": r.Model, "prompt": prompt.String(), "max_tokens": memoryOutput, "temperature": 0})
-	if err != nil {
-		return err
-	}
-	request, err := http.NewRequest(http.MethodPost, r.URL+"/v1/completions", bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	for _, key := range r.Keys {
-		request.Header.Set("Authorization", "Bearer "+key)
-	}
-	client := http.Client{Timeout: answersMax}
-	response, err := client.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		return err
-	}
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("answer %d: status %d: %s", i, response.StatusCode, text)
-	}
-	return nil
 }
 
 // report adds up the processes' proportional set sizes: what several share counts once.
