@@ -30,6 +30,7 @@ type Source struct {
 	known   []sourceTransfer // ordered by id
 	effects []Effect
 	without guard.Set
+	see     func(Cell) // see Watch
 }
 
 // sourcePeer is one link.
@@ -359,7 +360,7 @@ func (s *Source) idle(t *sourceTransfer) bool {
 
 func (s *Source) transit(i int, input sourceInput, block uint32, reason Reason) {
 	t := &s.known[i]
-	row := sourceTable[t.state][input]
+	row, first := sourceTable[t.state][input], len(s.effects)
 	if t.state == sourceClosed && row.next == sourceClosed && s.without.Missing(guard.Replay) {
 		return
 	}
@@ -370,8 +371,16 @@ func (s *Source) transit(i int, input sourceInput, block uint32, reason Reason) 
 		}
 		s.do(t, act, block, reason)
 	}
+	s.tell(t, input.String(), first)
 	if row.next != 0 {
 		t.state = row.next
+	}
+}
+
+// tell shows a cell to who watches; its effects begin at first.
+func (s *Source) tell(t *sourceTransfer, input string, first int) {
+	if s.see != nil {
+		s.see(Cell{t.x, t.state.String(), input, s.effects[first:]})
 	}
 }
 
@@ -438,6 +447,9 @@ func (s *Source) forget() {
 		gone := p < 0 || t.x.Sequence < s.peers[p].low || s.without.Missing(guard.Tombstone)
 		if gone && p >= 0 {
 			s.peers[p].known--
+		}
+		if gone {
+			s.tell(&t, "forgotten", len(s.effects))
 		}
 		return gone
 	})

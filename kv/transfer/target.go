@@ -34,6 +34,7 @@ type Target struct {
 	open    []targetTransfer // by rising sequence
 	effects []Effect
 	without guard.Set
+	see     func(Cell) // see Watch
 }
 
 // targetPeer is one link.
@@ -198,6 +199,14 @@ func (t *Target) openTransfer(e Open) {
 	}
 	t.effects = append(t.effects, Effect{Kind: DoOpenGate, X: e.X, Peer: e.Peer, Grant: grant})
 	t.sendGrant(&t.open[t.find(e.X)])
+	t.tell(e.X, "-", "open", len(t.effects)-2)
+}
+
+// tell shows a cell to who watches; its effects begin at first.
+func (t *Target) tell(x kv.TransferID, state, input string, first int) {
+	if t.see != nil {
+		t.see(Cell{x, state, input, t.effects[first:]})
+	}
 }
 
 // turnAway gives back pages that nobody was told of.
@@ -281,10 +290,11 @@ func (t *Target) apply(x kv.TransferID, input targetInput, reason Reason) {
 // applyAt looks up the table's cell and does it. It reports whether the transfer is gone.
 func (t *Target) applyAt(i int, input targetInput, reason Reason) (gone bool) {
 	x := &t.open[i]
-	row := t.weaken(x, input, targetTable[x.state][input])
+	row, first := t.weaken(x, input, targetTable[x.state][input]), len(t.effects)
 	for _, act := range row.acts {
 		t.do(x, act, input, reason)
 	}
+	t.tell(x.grant.X, x.state.String(), input.String(), first)
 	if row.next == 0 {
 		return false
 	}
