@@ -20,6 +20,7 @@ func (m Model) Apply(w *World, a Action) *World {
 	n := w.clone()
 	n.broken = ""
 	n.apply(a)
+	n.agree()
 	n.forget()
 	return n
 }
@@ -153,6 +154,7 @@ func (w *World) compute(i uint8, x kv.TransferID) {
 		c.block = placeholder
 	}
 	p.memory[j.pages[block].Slot] = c
+	w.followCompute(i, p, x, block)
 	j.computed++
 	if j.computed == j.want {
 		w.must(p.pool.ReleaseKernel(x))
@@ -200,6 +202,8 @@ func (w *World) land(i int) {
 		d := w.mutDecode(l.decode)
 		w.foreign(d, r)
 		d.memory[r.slot] = memory{body: w.carried(r), header: r.header()}
+		w.followLand(r, true, true)
+		w.followEnd(r)
 		if j := d.job(r.x); j != nil {
 			j.landed |= 1 << r.block
 		}
@@ -222,6 +226,7 @@ func (w *World) landPart(i int, part kind) {
 	r := &w.writes[i]
 	d := w.mutDecode(w.link(r.link).decode)
 	w.foreign(d, r)
+	w.followLand(r, part == landBody, part == landTags)
 	switch part {
 	case poison:
 		d.memory[r.slot].header = header{}
@@ -242,6 +247,7 @@ func (w *World) landPart(i int, part kind) {
 // landed ends a write's flight. Its report follows, at once unless reports are slow.
 func (w *World) landed(i int, placed bool) {
 	r := &w.writes[i]
+	w.followEnd(r)
 	r.landed, r.refused = placed, !placed
 	if r.reported || !w.sourceUp(w.link(r.link)) {
 		w.writes = slices.Delete(w.writes, i, i+1)
@@ -286,6 +292,7 @@ func (w *World) retryFree(i uint8, x kv.TransferID) {
 // leave makes a write independent of its sender.
 func (w *World) leave(r *write) {
 	if !r.left {
+		w.followLeave(r)
 		r.bytes = w.carried(r)
 		r.left, r.from = true, kv.PageRef{Slot: r.from.Slot, Generation: r.from.Generation}
 	}
@@ -295,6 +302,7 @@ func (w *World) fence(i uint8, x kv.TransferID) {
 	d := w.mutDecode(i)
 	d.job(x).fencing = false
 	d.fenced = append(d.fenced, x)
+	w.followFence(func(m made) bool { return m.x == x })
 	w.stepTarget(i, transfer.Fenced{X: x})
 }
 
@@ -327,6 +335,7 @@ func (w *World) grow(i uint8, x kv.TransferID, slot kv.Slot) {
 	j.grown = refs
 	own := content{request: j.request, block: uint8(len(j.pages))}
 	d.memory[slot] = memory{body: own, header: header{x: x, generation: refs[0].Generation, block: own.block, sum: own}}
+	w.followGrow(i, x, slot)
 }
 
 // endDecode ends a step: by itself, by a tag that is not right, or because it was told to stop.
@@ -383,6 +392,7 @@ func (w *World) tear(l *link) {
 	l.torn = true
 	peer, d := l.peer, l.decode
 	w.refuse(peer)
+	w.followFence(func(m made) bool { return m.link == peer })
 	w.stepTarget(d, transfer.PeerLost{Peer: peer})
 }
 
@@ -391,6 +401,7 @@ func (w *World) refuse(peer transfer.Peer) {
 	kept := w.writes[:0:0]
 	for _, r := range w.writes {
 		if r.link == peer && !r.landed {
+			w.followEnd(&r)
 			r.refused = true
 		}
 		if r.link != peer || (!r.reported && w.sourceUp(w.link(peer))) {
@@ -431,6 +442,7 @@ func (w *World) crashPrefill(i uint8) {
 		return l.prefill == i && l.source == old && (r.landed || r.refused)
 	})
 	w.prefills[i] = newPrefill(w.config, old+0x1000)
+	w.followCrashPrefill(i)
 }
 
 // crashDecode ends an incarnation. Its pages' bytes are still there for the next
@@ -455,4 +467,5 @@ func (w *World) crashDecode(i uint8) {
 			w.refuse(w.links[n].peer)
 		}
 	}
+	w.followCrashDecode(i)
 }

@@ -12,6 +12,7 @@ import (
 // stepTarget gives decode's machine an event and does what it asks for.
 func (w *World) stepTarget(i uint8, e transfer.TargetEvent) {
 	d := w.mutDecode(i)
+	w.followTarget(i, d)
 	for _, effect := range d.target.Step(e) {
 		w.doTarget(i, d, effect)
 	}
@@ -143,6 +144,7 @@ func slotsOf(refs []kv.PageRef) (slots []kv.Slot) {
 // stepSource gives prefill's machine an event and does what it asks for.
 func (w *World) stepSource(i uint8, e transfer.SourceEvent) {
 	p := w.mutPrefill(i)
+	w.followSource(i, p, e)
 	for _, effect := range p.source.Step(e) {
 		w.doSource(i, p, effect)
 	}

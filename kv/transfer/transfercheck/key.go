@@ -127,6 +127,9 @@ func (m Model) AppendKey(key []byte, w *World) []byte {
 	}
 	u := w.used
 	key = append(key, u.prefillCrashes, u.decodeCrashes, u.suspicions, u.breaks, u.strays, u.lost, u.astray, u.late)
+	if w.shadow != nil {
+		key = w.shadow.appendKey(key, e)
+	}
 	return append(key, w.broken...)
 }
 

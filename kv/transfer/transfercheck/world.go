@@ -70,6 +70,7 @@ type Config struct {
 
 	Without   guard.Set // the guards that are missing
 	Only      string    // the one property that is asked for; "" asks for all
+	Lockstep  *Lockstep // the proved machine follows; nil is none
 	Unreduced bool      // no symmetry, no reduction, every state apart
 	StatesMax int       // bound of the exploration; 0 is none
 }
@@ -220,6 +221,7 @@ type World struct {
 	requests []request
 	used     faults
 	broken   string // what an action broke, for the step properties
+	shadow   *shadow
 }
 
 // faults is how many of each were used up.
@@ -239,6 +241,9 @@ func NewWorld(c *Config) *World {
 	}
 	for p := range c.Prefills {
 		w.prefills = append(w.prefills, newPrefill(c, prefillEpoch(p, 0)))
+	}
+	if c.Lockstep != nil {
+		w.shadow = newShadow(w)
 	}
 	for d := range c.Decodes {
 		for p := range c.Prefills {
@@ -264,6 +269,7 @@ func (w *World) clone() *World {
 	n := *w
 	n.decodes, n.prefills = slices.Clone(w.decodes), slices.Clone(w.prefills)
 	n.links, n.letters, n.writes, n.requests = slices.Clone(w.links), slices.Clone(w.letters), slices.Clone(w.writes), slices.Clone(w.requests)
+	n.shadow = w.shadow.clone()
 	return &n
 }
 
