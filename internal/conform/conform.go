@@ -144,6 +144,7 @@ type checker struct {
 	report   Report
 	run      *run // of the incarnation that is read
 	progress func(int64)
+	tell     func(move) // is told each step that conforms; may be nil
 	path     string
 	bytes    int64
 }
@@ -156,6 +157,7 @@ func (c *checker) visit(e ledger.Entry, at ledger.Place) bool {
 		c.run = newRun(e.Node, e.Epoch)
 		// Only the first incarnation in a folder can have lost its beginning.
 		c.run.cut = first && e.Sequence > 1
+		c.run.tell = c.tell
 	}
 	c.run.entry(&e, at)
 	return true

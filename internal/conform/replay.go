@@ -28,10 +28,16 @@ type run struct {
 	pages []kv.PageRef
 
 	owed map[kv.TransferID]uint32 // what a machine has said of a transfer's pages, as bits of effect kinds; of a prefill worker's, those taken
+
+	tell     func(move)                               // is told each step that conforms; may be nil
+	machines func(*transfer.Source, *transfer.Target) // is given the machine; may be nil
+	cells    []transfer.Cell                          // of the step
+	taken    map[kv.TransferID][]kv.PageRef           // by the worker for its own part of a transfer that has not begun
+	at       ledger.Place
 }
 
 func newRun(node string, epoch kv.Epoch) *run {
-	return &run{Epoch: Epoch{Node: node, Epoch: epoch}, owed: map[kv.TransferID]uint32{}}
+	return &run{Epoch: Epoch{Node: node, Epoch: epoch}, owed: map[kv.TransferID]uint32{}, taken: map[kv.TransferID][]kv.PageRef{}}
 }
 
 // entry takes the next entry of the incarnation, of any kind.
@@ -40,6 +46,7 @@ func (r *run) entry(e *ledger.Entry, at ledger.Place) {
 	if r.over {
 		return
 	}
+	r.at = at
 	var err error
 	switch e.Kind {
 	case ledger.Transfer:
@@ -162,7 +169,47 @@ func (r *run) boot(e *ledger.Entry) error {
 		r.machine = prefill{transfer.NewSource(source)}
 	}
 	r.Role, r.Boot = role, e.Detail
-	return r.compare(e, nil)
+	if r.tell != nil {
+		r.watch()
+	}
+	if err := r.compare(e, nil); err != nil {
+		return err
+	}
+	r.told(e, nil, nil)
+	return nil
+}
+
+// watch has the machine tell the cells that it comes to.
+func (r *run) watch() {
+	see := func(c transfer.Cell) { r.cells = append(r.cells, c) }
+	switch m := r.machine.(type) {
+	case decode:
+		m.Watch(see)
+		if r.machines != nil {
+			r.machines(nil, m.Target)
+		}
+	case prefill:
+		m.Watch(see)
+		if r.machines != nil {
+			r.machines(m.Source, nil)
+		}
+	}
+}
+
+// told passes a step on.
+func (r *run) told(e *ledger.Entry, event any, effects []transfer.Effect) {
+	if r.tell == nil {
+		return
+	}
+	m := move{node: r.Node, epoch: r.Epoch.Epoch, role: r.Role, at: r.at, sequence: e.Sequence, name: e.Event, event: event,
+		cells: r.cells, effects: effects, stage: r.machine.Stage}
+	r.cells = nil
+	switch event.(type) {
+	case transfer.Open, transfer.Admitted:
+		m.taken = r.taken[e.X]
+		delete(r.taken, e.X)
+	}
+	r.tell(m)
 }
 
 // step gives an event to the machine.
@@ -197,6 +244,7 @@ func (r *run) step(e *ledger.Entry) (err error) {
 	r.Steps++
 	r.lossy = false
 	r.note(effects)
+	r.told(e, event, effects)
 	return nil
 }
 
@@ -254,6 +302,9 @@ func (r *run) pool(e *ledger.Entry) error {
 	}
 	if e.Event == "taken" {
 		r.owed[e.X] |= 0 // from here on the machine's word is waited for
+		if r.tell != nil {
+			r.taken[e.X] = append(r.taken[e.X], e.Pages...)
+		}
 		return nil
 	}
 	if !r.holds(e.X) {
@@ -284,6 +335,7 @@ func (r *run) pool(e *ledger.Entry) error {
 type machine interface {
 	parse(form []byte) (event any, err error)
 	step(event any) []transfer.Effect
+	Stage(x kv.TransferID) string
 }
 
 type decode struct{ *transfer.Target }

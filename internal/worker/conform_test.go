@@ -51,6 +51,11 @@ func TestLedgersOfAPairConform(t *testing.T) {
 			}
 		}
 	}
+	together, err := conform.Together([]string{filepath.Join(dir, "p0"), filepath.Join(dir, "d0")})
+	if err != nil || together.Verdict != conform.Conforms || together.Tally.Sum() < 100 {
+		t.Errorf("beside the proved machine: %v, error %v", together, err)
+	}
+	t.Logf("measured %v", together)
 }
 
 // live gives a pair what can happen to it.
