@@ -45,6 +45,7 @@ type node struct {
 
 // book is a worker's ledger, in memory.
 type book struct {
+	node    *node
 	kept    bool // else what is written is forgotten
 	entries []ledger.Entry
 }
@@ -53,6 +54,8 @@ type book struct {
 func (b *book) Append(e ledger.Entry) error {
 	if b.kept {
 		b.entries = append(b.entries, e)
+		e.Node, e.Epoch = b.node.name, b.node.epoch
+		b.node.world.entries = append(b.node.world.entries, e)
 	}
 	return nil
 }
@@ -81,7 +84,7 @@ func (n *node) start() {
 	w := n.world
 	n.boot++
 	n.epoch = kv.Epoch(w.nodes.Uint64() | 1)
-	n.book = &book{kept: w.swarm.ledgers}
+	n.book = &book{node: n, kept: w.swarm.ledgers}
 	c := worker.Config{Node: n.name, Epoch: n.epoch, ModelName: "simulated", Model: w.model, Threads: 1, PoolPages: n.pages,
 		ReservedPages: reservedPages, ContextTokens: contextMax, Record: n.book, Log: slog.New(slog.DiscardHandler), DrainMax: drainMax,
 		Now: w.clock.time, NewEngine: n.engine}

@@ -27,6 +27,7 @@ func (r Report) Replay() string {
 // Sum adds runs up.
 type Sum struct {
 	Runs, Requests, Attempts, Tokens, Entries, Events int
+	Transitions                                       int // of the proved machine, that the workers' steps are runs of
 	Outcomes, Faults                                  map[string]int
 	Took                                              time.Duration // simulated
 }
@@ -41,6 +42,9 @@ func (s *Sum) Add(r Report) {
 	s.Attempts += r.Attempts
 	s.Tokens += r.Tokens
 	s.Entries += r.Entries
+	if r.Lockstep.Tally != nil {
+		s.Transitions += r.Lockstep.Tally.Sum()
+	}
 	s.Events += r.Events
 	s.Took += r.Took
 	for how, n := range r.Outcomes {
@@ -53,8 +57,8 @@ func (s *Sum) Add(r Report) {
 
 // String is the sum in two lines.
 func (s Sum) String() string {
-	return fmt.Sprintf("%d runs, %d requests (%s), %d attempts, %d tokens, %d ledger entries re-executed, %d events in %v of simulated time; faults: %s",
-		s.Runs, s.Requests, list(s.Outcomes), s.Attempts, s.Tokens, s.Entries, s.Events, s.Took.Round(time.Second), list(s.Faults))
+	return fmt.Sprintf("%d runs, %d requests (%s), %d attempts, %d tokens, %d ledger entries re-executed, %d proved transitions in lockstep, %d events in %v of simulated time; faults: %s",
+		s.Runs, s.Requests, list(s.Outcomes), s.Attempts, s.Tokens, s.Entries, s.Transitions, s.Events, s.Took.Round(time.Second), list(s.Faults))
 }
 
 func list(counts map[string]int) string {

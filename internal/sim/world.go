@@ -20,7 +20,9 @@ import (
 
 	"github.com/bulkhead-kv/bulkhead/internal/admission"
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
+	"github.com/bulkhead-kv/bulkhead/internal/conform"
 	"github.com/bulkhead-kv/bulkhead/internal/fault"
+	"github.com/bulkhead-kv/bulkhead/internal/ledger"
 	"github.com/bulkhead-kv/bulkhead/internal/model"
 	"github.com/bulkhead-kv/bulkhead/kv"
 	"github.com/bulkhead-kv/bulkhead/kv/pool"
@@ -44,21 +46,29 @@ type Config struct {
 	mix  func(*swarm) // changes what the seed drew, for tests that need more of something
 }
 
+// machines gives a machine that re-executes a ledger to Machines.
+func (c Config) machines(source *transfer.Source, target *transfer.Target) {
+	if c.Machines != nil {
+		c.Machines(pool.New(1, 0), source, target)
+	}
+}
+
 // Report is how a run went.
 type Report struct {
 	Config   Config
-	Failure  string         // what is wrong, empty if nothing is
-	Requests int            // that came
-	Outcomes map[string]int // requests by how they ended: answered, or a fault's kind
-	Tokens   int            // that clients got
-	Attempts int            // of requests at a pair of workers
-	Faults   map[string]int // that happened
-	Entries  int            // of ledgers, held against the machines
-	Steps    int            // events before healing
-	Events   int            // in all
-	Took     time.Duration  // simulated
-	Hash     uint64         // over the times of all events: equal for equal runs
-	Mix      string         // what the seed drew
+	Failure  string           // what is wrong, empty if nothing is
+	Requests int              // that came
+	Outcomes map[string]int   // requests by how they ended: answered, or a fault's kind
+	Tokens   int              // that clients got
+	Attempts int              // of requests at a pair of workers
+	Faults   map[string]int   // that happened
+	Entries  int              // of ledgers, held against the machines
+	Lockstep conform.Lockstep // of all workers with the proved machine, where ledgers are kept
+	Steps    int              // events before healing
+	Events   int              // in all
+	Took     time.Duration    // simulated
+	Hash     uint64           // over the times of all events: equal for equal runs
+	Mix      string           // what the seed drew
 }
 
 // Simulator runs simulations, one at a time.
@@ -99,7 +109,8 @@ type world struct {
 	healing                bool
 	quiet                  time.Duration // when the last fault is over
 	failure                string
-	odd                    string // the last stamp that was not its sequence's
+	odd                    string         // the last stamp that was not its sequence's
+	entries                []ledger.Entry // of all ledgers, in the order in which they were written
 }
 
 var errDied = fault.New(fault.Unavailable, "the worker has died")
@@ -142,6 +153,7 @@ func (s *Simulator) Run(c Config) (report Report) {
 			w.fail("%v", v)
 		}
 		w.tearDown()
+		w.follow()
 		report = w.report
 		report.Failure, report.Took = w.failure, w.clock.now
 	}()
@@ -305,6 +317,17 @@ func (w *world) step() {
 	w.clock.step() // there is always a tick to come
 	w.report.Events++
 	w.report.Hash = mix(w.report.Hash, uint64(w.clock.now))
+}
+
+// follow runs the proved machine beside all workers' machines, whatever else was wrong.
+func (w *world) follow() {
+	if !w.swarm.ledgers {
+		return
+	}
+	w.report.Lockstep = conform.InOrder(w.entries, w.config.machines)
+	if w.report.Lockstep.Verdict != conform.Conforms {
+		w.fail("%v", w.report.Lockstep)
+	}
 }
 
 // tearDown gives the workers' memory back.
