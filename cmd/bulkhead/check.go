@@ -36,6 +36,11 @@ gives the same to a machine of its own and names the first entry that it would n
 have produced: file, line, event, expected and found. A worker that runs without
 one of its guards, or has skipped, repeated or invented a step, is found.
 
+Then the ledgers of all workers are followed together, beside the machine that is
+proved (docs/PROOF.md): each step must be a run of its transitions. That needs the
+ledgers of both ends of each transfer; where one is missing, the check says up to
+which step it could follow, and its verdict is that of the ledgers by themselves.
+
 PATH is a ledger's folder or a folder of ledgers, such as DATA/ledger where
 "bulkhead serve" keeps them (the default). A server may be running meanwhile.
 
@@ -66,14 +71,18 @@ func newCheckLedger() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		together, err := conform.Together(folders)
+		if err != nil {
+			return err
+		}
 		write := printChecks
 		if *asJSON {
 			write = printChecksJSON
 		}
-		if err := write(cmd.OutOrStdout(), reports); err != nil {
+		if err := write(cmd.OutOrStdout(), reports, together); err != nil {
 			return err
 		}
-		return verdict(reports)
+		return verdict(reports, together)
 	}
 	return cmd
 }
@@ -121,7 +130,7 @@ func checkFolders(folders []string) ([]conform.Report, error) {
 	return reports, nil
 }
 
-func printChecks(out io.Writer, reports []conform.Report) error {
+func printChecks(out io.Writer, reports []conform.Report, together conform.Lockstep) error {
 	rows := [][]string{{"NODE", "INCARNATION", "ROLE", "ENTRIES", "STEPS", "TICKS", "VERDICT"}}
 	var remarks []string
 	for _, r := range reports {
@@ -138,7 +147,7 @@ func printChecks(out io.Writer, reports []conform.Report) error {
 	if err := writeTable(out, rows); err != nil {
 		return err
 	}
-	for _, remark := range remarks {
+	for _, remark := range append(remarks, together.String()) {
 		if _, err := fmt.Fprintln(out, remark); err != nil {
 			return err
 		}
@@ -165,7 +174,7 @@ func remarksOn(r conform.Report) (remarks []string) {
 	return remarks
 }
 
-func printChecksJSON(out io.Writer, reports []conform.Report) error {
+func printChecksJSON(out io.Writer, reports []conform.Report, together conform.Lockstep) error {
 	type epoch struct {
 		Node, Incarnation, Role, Boot string
 		Entries, Steps                int
@@ -174,12 +183,13 @@ func printChecksJSON(out io.Writer, reports []conform.Report) error {
 	}
 	type report struct {
 		Path, Verdict, Broken string
+		Lockstep              string // of all ledgers together
 		Torn                  bool
 		Incarnations          []epoch
 	}
 	all := []report{}
 	for _, r := range reports {
-		one := report{Path: r.Dir, Verdict: string(r.Verdict()), Torn: r.Chain.Torn}
+		one := report{Path: r.Dir, Verdict: string(r.Verdict()), Lockstep: together.String(), Torn: r.Chain.Torn}
 		if r.Broken != nil {
 			one.Broken = r.Broken.Error()
 		}
@@ -201,7 +211,7 @@ func printChecksJSON(out io.Writer, reports []conform.Report) error {
 
 // verdict is the worst of all ledgers, and nil only if at least one was re-executed
 // and nothing stands against any.
-func verdict(reports []conform.Report) error {
+func verdict(reports []conform.Report, together conform.Lockstep) error {
 	count := map[conform.Verdict]int{}
 	for _, r := range reports {
 		count[r.Verdict()]++
@@ -213,6 +223,8 @@ func verdict(reports []conform.Report) error {
 		return inconclusive("%d of %d ledgers could not be checked whole", count[conform.Inconclusive], len(reports))
 	case count[conform.Conforms] == 0:
 		return inconclusive("no ledger of a worker among %d", len(reports))
+	case together.Verdict == conform.Differs:
+		return verdictError{errors.New("the ledgers conform one by one, and together they are no run of what is proved"), exitFailure}
 	}
 	return nil
 }

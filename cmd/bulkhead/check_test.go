@@ -14,8 +14,9 @@ import (
 	"github.com/bulkhead-kv/bulkhead/kv/transfer"
 )
 
-// The scripts find ledgers of a gateway and a decode worker in home/ledger, and in
-// faulty/d0 one whose worker has freed pages that were still granted.
+// The scripts find ledgers of a gateway and a decode worker in home/ledger, in
+// faulty/d0 one whose worker has freed pages that were still granted, in pair those
+// of two workers, and in twice those of two of which one grants a page twice.
 func TestLedgerScript(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/ledger",
@@ -31,6 +32,8 @@ func TestLedgerScript(t *testing.T) {
 				writeLedger(filepath.Join(env.WorkDir, "home", "ledger", "d0"), "d0", 0xd, decode),
 				writeLedger(filepath.Join(env.WorkDir, "later", "gateway"), "gateway", 0xc, later),
 				writeLedger(filepath.Join(env.WorkDir, "faulty", "d0"), "d0", 0xd, append(decode, freed)),
+				writePair(filepath.Join(env.WorkDir, "pair"), 3, 4),
+				writePair(filepath.Join(env.WorkDir, "twice"), 3, 3),
 				writeLedger(filepath.Join(env.WorkDir, "lossy", "d0"), "d0", 0xd, append(decode, ledger.Entry{Kind: ledger.Note, Event: "lost"})),
 			)
 		},
@@ -54,6 +57,47 @@ func decodeEntries() (entries []ledger.Entry) {
 	output := ledger.Entry{Kind: ledger.Pool, Event: "taken", Request: 17, Attempt: 1, GatewayBoot: 0xb, Tenant: 5, X: kv.TransferID{Epoch: 0xd, Sequence: 1},
 		Pages: []kv.PageRef{{Slot: 4, Generation: 1}, {Slot: 5, Generation: 2}}, Detail: "output pages"}
 	return append(entries, output)
+}
+
+// writePair writes what two workers record of a transfer into each of these pages.
+// Prefill has no room for the second one.
+func writePair(dir string, slots ...kv.Slot) error {
+	target, source := transfer.TargetConfig{Epoch: 0xd}, transfer.SourceConfig{Epoch: 0xa, PagesMax: 1, TokensMax: 16}
+	t, s := transfer.NewTarget(target), transfer.NewSource(source)
+	var decode, prefill []ledger.Entry
+	d := conform.NewTargetJournal(target, "v0", transfer.NewVeil(kv.Key{1}), func(e ledger.Entry) { decode = append(decode, e) })
+	p := conform.NewSourceJournal(source, "v0", transfer.NewVeil(kv.Key{2}), func(e ledger.Entry) { prefill = append(prefill, e) })
+	var sent transfer.Message
+	at := func(event transfer.TargetEvent) {
+		effects := t.Step(event)
+		d.Target(event, effects)
+		sent = lastSent(effects, sent)
+	}
+	from := func(event transfer.SourceEvent) {
+		effects := s.Step(event)
+		p.Source(event, effects)
+		sent = lastSent(effects, sent)
+	}
+	at(transfer.PeerUp{Peer: 1, Hello: transfer.Hello{Node: "p0", Epoch: 0xa}, Places: true, Fences: true})
+	from(transfer.PeerUp{Peer: 1, Hello: transfer.Hello{Node: "d0", Epoch: 0xd}})
+	for i, slot := range slots {
+		at(transfer.Open{X: t.Next(), Peer: 1, Request: uint64(i + 1), Attempt: 1, GatewayBoot: 0xb, Tenant: 5, Tokens: 16, TokenDigest: kv.Sum{1},
+			Key: kv.Key{1}, Pages: []kv.PageRef{{Slot: slot, Generation: 1}}})
+		from(transfer.Received{Peer: 1, Message: sent})
+	}
+	from(transfer.Refused{X: kv.TransferID{Epoch: 0xd, Sequence: uint64(len(slots))}, Reason: transfer.ReasonBusy})
+	at(transfer.Received{Peer: 1, Message: sent})
+	return errors.Join(writeLedger(filepath.Join(dir, "d0"), "d0", 0xd, decode), writeLedger(filepath.Join(dir, "p0"), "p0", 0xa, prefill))
+}
+
+// lastSent is the last message that was sent.
+func lastSent(effects []transfer.Effect, before transfer.Message) transfer.Message {
+	for _, e := range effects {
+		if e.Kind == transfer.DoSend {
+			before = e.Message
+		}
+	}
+	return before
 }
 
 func writeLedger(dir, node string, epoch kv.Epoch, entries []ledger.Entry) error {
