@@ -40,11 +40,14 @@ type page struct {
 }
 
 // owner lists a transfer's pages: those that a remote writer was granted, in
-// block order, then those of this worker, in the order of their allocation.
+// block order, then those of this worker, in the order of their allocation. Pages
+// that it has pinned are its tenant's cache's, not its own.
 type owner struct {
 	x       kv.TransferID
+	tenant  kv.TenantTag
 	granted []kv.Slot
 	local   []kv.Slot
+	pinned  []kv.PageRef // in block order
 }
 
 // Page describes a slot.
@@ -101,11 +104,11 @@ func (p *Pool) take(x kv.TransferID, tenant kv.TenantTag, n int, action Action, 
 	if known && action == ActGrant && len(p.owners[i].granted) > 0 {
 		return nil, fmt.Errorf("grant of %d pages for transfer %v: it already has %d", n, x, len(p.owners[i].granted))
 	}
-	if known && p.page(p.owners[i].first()).tenant != tenant {
+	if known && p.owners[i].tenant != tenant {
 		return nil, fmt.Errorf("%v of %d pages for transfer %v: it is another tenant's", action, n, x)
 	}
 	if !known {
-		p.owners = slices.Insert(p.owners, i, owner{x: x})
+		p.owners = slices.Insert(p.owners, i, owner{x: x, tenant: tenant})
 	}
 	slots := p.free[:n]
 	for _, slot := range slots {
@@ -173,9 +176,13 @@ func (p *Pool) Fenced(x kv.TransferID) error {
 }
 
 // Verified says that the pages granted to x hold what was granted: blocks from
-// firstBlock on of a sequence of tokens. Only now do they have an extent.
+// firstBlock on of a sequence of tokens, those before it being pinned. Only now do
+// they have an extent.
 func (p *Pool) Verified(x kv.TransferID, tokens, firstBlock int) error {
 	list := p.owned(x).granted
+	if pins := len(p.owned(x).pinned); pins != firstBlock {
+		return fmt.Errorf("transfer %v: verified from block %d on, %d blocks before it are pinned", x, firstBlock, pins)
+	}
 	if got := kv.PagesFor(tokens) - firstBlock; got != len(list) || tokens < 1 || firstBlock < 0 {
 		return fmt.Errorf("transfer %v: verified %d tokens from block %d on, which is %d pages, %d were granted", x, tokens, firstBlock, got, len(list))
 	}
@@ -207,7 +214,7 @@ func (p *Pool) Adopt(x kv.TransferID, tail int) error {
 // Quarantine stops counting on pages whose writer is not proved gone.
 func (p *Pool) Quarantine(x kv.TransferID) error { return p.moveGranted(x, ActQuarantine) }
 
-// Free gives back every page of x, all or none. It is refused while a page has a
+// Free gives back every page of x, all or none, and ends its pins. It is refused while a page has a
 // holder or a state that it cannot leave: the second layer under every rule that
 // says when pages may go.
 func (p *Pool) Free(x kv.TransferID) error {
@@ -222,12 +229,17 @@ func (p *Pool) Free(x kv.TransferID) error {
 	for _, slot := range slots {
 		p.clear(slot, ActFree)
 	}
+	for _, ref := range p.owners[i].pinned {
+		if g, err := p.current(ref); err == nil {
+			g.holders[Reader]--
+		}
+	}
 	p.owners = slices.Delete(p.owners, i, i+1)
 	return nil
 }
 
 // Cache gives a sealed page to its tenant's cache. It is no longer x's; whoever
-// goes on reading it holds it as Reader.
+// goes on reading it pins it.
 func (p *Pool) Cache(ref kv.PageRef) error {
 	g, err := p.at(ref, ActCache)
 	if err != nil {
@@ -251,14 +263,63 @@ func (p *Pool) Evict(ref kv.PageRef) error {
 	return nil
 }
 
+// Pin makes x a reader of cached pages until it is freed, all or none: the first
+// blocks of its prompt, in order. Pinning more adds to them. It is refused for a
+// page that has left the cache, is in another generation or is another tenant's.
+func (p *Pool) Pin(x kv.TransferID, tenant kv.TenantTag, refs []kv.PageRef) error {
+	i, known := p.find(x)
+	if x.IsZero() || tenant == 0 || len(refs) == 0 || known && p.owners[i].tenant != tenant {
+		return fmt.Errorf("pin of %d pages for transfer %v of tenant %016x: none of them may be zero, nor the transfer another tenant's", len(refs), x, uint64(tenant))
+	}
+	for _, ref := range refs {
+		if err := p.pinnable(ref, tenant); err != nil {
+			return err
+		}
+	}
+	if !known {
+		p.owners = slices.Insert(p.owners, i, owner{x: x, tenant: tenant})
+	}
+	for _, ref := range refs {
+		g := p.page(ref.Slot)
+		g.holders[Reader]++
+		assert.That(g.holders[Reader] != 0, "the readers of a page can be counted")
+	}
+	p.owners[i].pinned = append(slices.Clip(p.owners[i].pinned), refs...)
+	return nil
+}
+
+// Pinned lists the pages that x has pinned, in block order. An error says that one
+// of them is not what was pinned any more: nothing that was read from it counts.
+func (p *Pool) Pinned(x kv.TransferID) ([]kv.PageRef, error) {
+	o := p.owned(x)
+	for _, ref := range o.pinned {
+		if err := p.pinnable(ref, o.tenant); err != nil && !p.without.Missing(guard.Pins) {
+			return nil, err
+		}
+	}
+	return slices.Clone(o.pinned), nil
+}
+
+// pinnable says why a page is not one of the tenant's cache.
+func (p *Pool) pinnable(ref kv.PageRef, tenant kv.TenantTag) error {
+	g, err := p.at(ref, ActPin)
+	if err != nil {
+		return err
+	}
+	if g.tenant != tenant && !p.without.Missing(guard.Tenant) {
+		return fmt.Errorf("page %s: pin refused, it is another tenant's", show(ref))
+	}
+	return nil
+}
+
 // Hold adds a holder to a page.
 func (p *Pool) Hold(ref kv.PageRef, h Holder) error {
 	g, err := p.at(ref, ActHold)
 	if err != nil {
 		return err
 	}
-	if h == RemoteWriter || h >= Holders {
-		return fmt.Errorf("page %s: %d is not a local holder", show(ref), h)
+	if !h.byHold() {
+		return fmt.Errorf("page %s: %d is not a holder that comes by itself", show(ref), h)
 	}
 	g.holders[h]++
 	assert.That(g.holders[h] != 0, "the holders of a page can be counted")
@@ -271,7 +332,7 @@ func (p *Pool) Unhold(ref kv.PageRef, h Holder) error {
 	if err != nil {
 		return err
 	}
-	if h == RemoteWriter || h >= Holders || g.holders[h] == 0 {
+	if !h.byHold() || g.holders[h] == 0 {
 		return fmt.Errorf("page %s: not held by holder %d", show(ref), h)
 	}
 	g.holders[h]--
@@ -358,7 +419,10 @@ func (p *Pool) Identity() error {
 	if len(p.free) != counts[Free] {
 		return fmt.Errorf("pool: %d pages are in the free list, %d are free", len(p.free), counts[Free])
 	}
-	return p.ownership(counts)
+	if err := p.ownership(counts); err != nil {
+		return err
+	}
+	return p.pins()
 }
 
 // sound checks one page for itself.
@@ -406,6 +470,26 @@ func (p *Pool) ownership(counts [States]int) error {
 	return nil
 }
 
+// pins checks that every pin is to a page that is still cached, and that readers
+// are pins.
+func (p *Pool) pins() error {
+	readers := make([]uint16, len(p.pages))
+	for _, o := range p.owners {
+		for _, ref := range o.pinned {
+			if err := p.pinnable(ref, o.tenant); err != nil {
+				return fmt.Errorf("transfer %v has a lost pin: %w", o.x, err)
+			}
+			readers[ref.Slot]++
+		}
+	}
+	for slot, n := range readers {
+		if got := p.pages[slot].holders[Reader]; got != n {
+			return fmt.Errorf("page %s has %d readers, %d pins are on record", show(p.ref(kv.Slot(slot))), got, n)
+		}
+	}
+	return nil
+}
+
 // Prefer puts free slots at the head of the free list, for tests and the checker.
 // Slots that are not free are left out.
 func (p *Pool) Prefer(slots ...kv.Slot) {
@@ -433,6 +517,7 @@ func (p *Pool) Clone() *Pool {
 func (p *Pool) AppendKey(key []byte, slot kv.Slot) []byte {
 	g := p.page(slot)
 	key = append(key, byte(g.state), g.tokens, g.x.Rank)
+	key = binary.AppendUvarint(key, uint64(g.tenant))
 	key = binary.AppendUvarint(key, uint64(g.x.Epoch))
 	key = binary.AppendUvarint(key, g.x.Sequence)
 	for _, n := range g.holders {
@@ -512,7 +597,7 @@ func (p *Pool) allow(slots []kv.Slot, action Action) error {
 		if !ok {
 			return &Refusal{Ref: show(p.ref(slot)), Action: action, State: g.state}
 		}
-		if h, held := g.holder(); held && next == Free && !p.without.Missing(guard.Holders) {
+		if h, held := p.holder(g); held && next == Free {
 			return &Refusal{Ref: show(p.ref(slot)), Action: action, State: g.state, Holder: h.String()}
 		}
 	}
@@ -556,18 +641,17 @@ func (p *Pool) disown(x kv.TransferID, slot kv.Slot) {
 	o := &p.owners[i]
 	o.granted = slices.DeleteFunc(slices.Clone(o.granted), is)
 	o.local = slices.DeleteFunc(slices.Clone(o.local), is)
-	if len(o.granted)+len(o.local) == 0 {
+	if len(o.granted)+len(o.local)+len(o.pinned) == 0 {
 		p.owners = slices.Delete(p.owners, i, i+1)
 	}
 }
 
 func (o owner) slots() []kv.Slot { return append(slices.Clip(o.granted), o.local...) }
 
-func (o owner) first() kv.Slot { return o.slots()[0] }
-
-func (g *page) holder() (Holder, bool) {
+// holder is one that keeps a page from being freed.
+func (p *Pool) holder(g *page) (Holder, bool) {
 	for h, n := range g.holders {
-		if n != 0 {
+		if n != 0 && !p.without.Missing(pick(Holder(h) == Reader, guard.Readers, guard.Holders)) {
 			return Holder(h), true
 		}
 	}

@@ -101,6 +101,8 @@ func perform(p *Pool, ref kv.PageRef, a Action) error {
 		return p.Evict(ref)
 	case ActHold:
 		return p.Hold(ref, Scrub)
+	case ActPin:
+		return p.Pin(id(2), tenant, []kv.PageRef{ref})
 	case ActFree:
 		return p.Free(x)
 	default:
@@ -146,7 +148,7 @@ func TestEveryCellOfTheTable(t *testing.T) {
 
 // A page that is given back is refused while any kind of holder is left.
 func TestFreeIsRefusedWhileHeld(t *testing.T) {
-	for h := Kernel; h < Holders; h++ {
+	for _, h := range []Holder{Kernel, Sender, Scrub, Offload} {
 		for _, s := range []State{Open, Sealed, Fenced, Verified, Cached} {
 			p, ref := bring(t, s)
 			ok(t, p.Hold(ref, h))
@@ -318,6 +320,18 @@ func TestRemotePagesAreNotHeldLocally(t *testing.T) {
 	}
 }
 
+// A reader comes with a pin and goes with its transfer, not by itself.
+func TestReadersComeWithPins(t *testing.T) {
+	p, ref := bring(t, Cached)
+	if p.Hold(ref, Reader) == nil {
+		t.Error("a page has a reader that nobody knows of")
+	}
+	ok(t, p.Pin(id(2), tenant, []kv.PageRef{ref}))
+	if p.Unhold(ref, Reader) == nil {
+		t.Error("a reader goes before its transfer")
+	}
+}
+
 func TestIdentityFindsWhatIsWrong(t *testing.T) {
 	for name, harm := range map[string]func(p *Pool){
 		"a page with two owners":      func(p *Pool) { p.owners = append(p.owners, owner{x: id(9), local: p.owners[0].local}) },
@@ -331,6 +345,7 @@ func TestIdentityFindsWhatIsWrong(t *testing.T) {
 		"a granted page without one":  func(p *Pool) { p.pages[p.owners[0].granted[0]].holders[RemoteWriter] = 0 },
 		"an open page without owner":  func(p *Pool) { p.pages[p.owners[0].local[0]].x = kv.TransferID{} },
 		"a page whose owner is wrong": func(p *Pool) { p.pages[p.owners[0].local[0]].x = id(8) },
+		"a pin of a page of its own":  func(p *Pool) { p.owners[0].pinned = p.Pages(id(1)) },
 	} {
 		p := New(4, 0)
 		all(p.AllocLocal(id(1), tenant, 1))

@@ -52,6 +52,7 @@ func randomCall(t *rapid.T, p *Pool, x kv.TransferID, refs []kv.PageRef) (taken 
 		func() error { return p.Free(x) },
 		func() error { return p.Cache(ref) },
 		func() error { return p.Evict(ref) },
+		func() error { return p.Pin(x, tenant, []kv.PageRef{ref}) },
 		func() error { return p.Hold(ref, holder) },
 		func() error { return p.Unhold(ref, holder) },
 		func() error { return p.HoldKernel(x) },

@@ -47,11 +47,12 @@ const (
 	ActCache                    // give to the tenant's cache
 	ActEvict                    // take from the tenant's cache
 	ActHold                     // a local holder begins
+	ActPin                      // a transfer maps it as part of its prefix
 	ActFree                     // give back; refused while any holder is left
 	Actions                     // the number of actions
 )
 
-var actionNames = [Actions]string{"alloc", "grant", "write", "seal", "revoke", "fence", "verify", "adopt", "adopt tail", "quarantine", "cache", "evict", "hold", "free"}
+var actionNames = [Actions]string{"alloc", "grant", "write", "seal", "revoke", "fence", "verify", "adopt", "adopt tail", "quarantine", "cache", "evict", "hold", "pin", "free"}
 
 // String names the action.
 func (a Action) String() string { return actionNames[a] }
@@ -62,16 +63,16 @@ const refused = States
 // table says what each action makes of a page in each state. Rows are states,
 // columns are actions.
 var table = [States][Actions]State{
-	//             alloc    grant    write    seal     revoke    fence    verify    adopt    adoptTail quarantine   cache    evict    hold      free
-	Free:        {Open, Granted, refused, refused, refused, refused, refused, refused, refused, refused, refused, refused, refused, refused},
-	Open:        {refused, refused, Open, Sealed, refused, refused, refused, refused, refused, refused, refused, refused, Open, Free},
-	Sealed:      {refused, refused, refused, refused, refused, refused, refused, refused, refused, refused, Cached, refused, Sealed, Free},
-	Granted:     {refused, refused, refused, refused, Revoking, Fenced, refused, refused, refused, refused, refused, refused, refused, refused},
-	Revoking:    {refused, refused, refused, refused, refused, Fenced, refused, refused, refused, Quarantined, refused, refused, refused, refused},
-	Fenced:      {refused, refused, refused, refused, refused, refused, Verified, refused, refused, refused, refused, refused, Fenced, Free},
-	Verified:    {refused, refused, refused, refused, refused, refused, refused, Sealed, Open, refused, refused, refused, Verified, Free},
-	Quarantined: {refused, refused, refused, refused, refused, Fenced, refused, refused, refused, refused, refused, refused, refused, refused},
-	Cached:      {refused, refused, refused, refused, refused, refused, refused, refused, refused, refused, refused, Free, Cached, refused},
+	//             alloc    grant    write    seal     revoke    fence    verify    adopt    adoptTail quarantine   cache    evict    hold      pin      free
+	Free:        {Open, Granted, refused, refused, refused, refused, refused, refused, refused, refused, refused, refused, refused, refused, refused},
+	Open:        {refused, refused, Open, Sealed, refused, refused, refused, refused, refused, refused, refused, refused, Open, refused, Free},
+	Sealed:      {refused, refused, refused, refused, refused, refused, refused, refused, refused, refused, Cached, refused, Sealed, refused, Free},
+	Granted:     {refused, refused, refused, refused, Revoking, Fenced, refused, refused, refused, refused, refused, refused, refused, refused, refused},
+	Revoking:    {refused, refused, refused, refused, refused, Fenced, refused, refused, refused, Quarantined, refused, refused, refused, refused, refused},
+	Fenced:      {refused, refused, refused, refused, refused, refused, Verified, refused, refused, refused, refused, refused, Fenced, refused, Free},
+	Verified:    {refused, refused, refused, refused, refused, refused, refused, Sealed, Open, refused, refused, refused, Verified, refused, Free},
+	Quarantined: {refused, refused, refused, refused, refused, Fenced, refused, refused, refused, refused, refused, refused, refused, refused, refused},
+	Cached:      {refused, refused, refused, refused, refused, refused, refused, refused, refused, refused, refused, Free, Cached, Cached, refused},
 }
 
 // Next is the table's cell: the state that follows, or ok false.
@@ -83,8 +84,8 @@ func Next(s State, a Action) (next State, ok bool) {
 // Holder is somebody who may read or write a page's bytes.
 type Holder uint8
 
-// The holders. RemoteWriter comes and goes with Grant and Fenced; the others with
-// Hold and Unhold.
+// The holders. RemoteWriter comes and goes with Grant and Fenced, Reader with Pin
+// and Free; the others with Hold and Unhold.
 const (
 	RemoteWriter Holder = iota // a transfer's source may write
 	Kernel                     // a running step reads or writes
@@ -96,6 +97,9 @@ const (
 )
 
 var holderNames = [Holders]string{"remote writer", "kernel", "sender", "reader", "scrub", "offload"}
+
+// byHold reports whether Hold and Unhold are for this holder.
+func (h Holder) byHold() bool { return h != RemoteWriter && h != Reader && h < Holders }
 
 // String names the holder.
 func (h Holder) String() string { return holderNames[h] }

@@ -81,8 +81,9 @@ func drawTargetEvent(t *rapid.T, m *Target, peers *Peer) TargetEvent {
 	case 2:
 		return Suspect{Peer: peer}
 	case 3, 4:
+		prefix := rapid.SampledFrom([]int{0, 0, 1}).Draw(t, "prefix")
 		return Open{X: m.Next(), Peer: *peers, Request: 1, Attempt: 1, GatewayBoot: 1, Tenant: 1, Tokens: 32, TokenDigest: kv.Sum{1}, Key: kv.Key{1},
-			Pages: []kv.PageRef{{Slot: 1, Generation: 1}, {Slot: 2, Generation: 1}}}
+			Prefix: []kv.PageRef{{Slot: 3, Generation: 1}}[:prefix], Pages: []kv.PageRef{{Slot: 1, Generation: 1}, {Slot: 2, Generation: 1}}[prefix:]}
 	case 5, 6:
 		return Received{Peer: *peers, Message: drawMessage(t)}
 	case 7:

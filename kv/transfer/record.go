@@ -13,7 +13,8 @@ import (
 //
 //	kind 1 | fields
 //	a yes or no is 1 byte, 0 or 1; a message is its wire form, without its kind in
-//	PeerUp; Open is its peer and the fields of the grant that it asks for
+//	PeerUp; Open is its peer, the fields of the grant that it asks for, and the
+//	pages before the grant's first block
 //
 // One event has one form, and one form is of one event. What a form says need not
 // be valid: a machine takes whatever a peer sends it.
@@ -50,14 +51,16 @@ const (
 )
 
 // AppendTargetEvent appends the canonical form of an event, see ParseTargetEvent.
-// Requires: a message is not nil, a node's name has at most NodeBytesMax bytes.
+// Requires: a message is not nil, a node's name has at most NodeBytesMax bytes,
+// Prefix and Pages of an Open together at most PagesMax pages.
 // Keys stand in it in clear: see Veil.
 func AppendTargetEvent(b []byte, event TargetEvent) []byte {
 	switch e := event.(type) {
 	case Open:
 		b = binary.LittleEndian.AppendUint32(append(b, recordOpen), uint32(e.Peer))
-		return Grant{X: e.X, Request: e.Request, Attempt: e.Attempt, GatewayBoot: e.GatewayBoot, Tenant: e.Tenant, Tokens: e.Tokens,
-			TokenDigest: e.TokenDigest, Key: e.Key, FirstBlock: e.FirstBlock, Pages: e.Pages}.appendFields(b)
+		b = Grant{X: e.X, Request: e.Request, Attempt: e.Attempt, GatewayBoot: e.GatewayBoot, Tenant: e.Tenant, Tokens: e.Tokens,
+			TokenDigest: e.TokenDigest, Key: e.Key, FirstBlock: uint32(len(e.Prefix)), Pages: e.Pages}.appendFields(b)
+		return appendPages(b, e.Prefix)
 	case Landed:
 		return appendBlock(b, recordLanded, e.X, e.Block)
 	case PageRefused:
@@ -207,7 +210,7 @@ func (r *reader) open() Open {
 	// What a grant has and an Open has not is written as zeros.
 	r.short = r.short || g.SourceEpoch != 0 || g.Low != 0
 	return Open{X: g.X, Peer: peer, Request: g.Request, Attempt: g.Attempt, GatewayBoot: g.GatewayBoot, Tenant: g.Tenant, Tokens: g.Tokens,
-		TokenDigest: g.TokenDigest, Key: g.Key, FirstBlock: g.FirstBlock, Pages: g.Pages}
+		TokenDigest: g.TokenDigest, Key: g.Key, Prefix: r.pages(g.FirstBlock), Pages: g.Pages}
 }
 
 // bit reads a yes or no.

@@ -18,7 +18,7 @@ var recordX = kv.TransferID{Epoch: 1, Sequence: 2, Rank: 3}
 
 func goodTargetEvents() []TargetEvent {
 	open := Open{X: recordX, Peer: 1, Request: 2, Attempt: 3, GatewayBoot: 4, Tenant: 5, Tokens: 40, TokenDigest: kv.Sum{6}, Key: kv.Key{7},
-		FirstBlock: 1, Pages: []kv.PageRef{{Slot: 8, Generation: 9}, {Slot: 10, Generation: 11}}}
+		Prefix: []kv.PageRef{{Slot: 7, Generation: 8}}, Pages: []kv.PageRef{{Slot: 8, Generation: 9}, {Slot: 10, Generation: 11}}}
 	events := []TargetEvent{PeerUp{Peer: 1, Hello: goodHello(), Places: true}, PeerUp{Peer: 2, Fences: true}, PeerLost{3}, Suspect{4},
 		Cancel{recordX}, KernelStopped{recordX}, Tick{}, open, Open{}, Landed{recordX, 5}, PageRefused{recordX, 6}, Fenced{recordX},
 		Verified{recordX, true}, Verified{recordX, false}, Finished{recordX}, Fault{recordX}}
@@ -69,6 +69,27 @@ func TestEventsSurviveTheirRecord(t *testing.T) {
 		if !seen[kind] {
 			t.Errorf("no event of kind %d was tried", kind)
 		}
+	}
+}
+
+// An Open without a prefix has the form that it had before there were any: records
+// of that time are read.
+func TestAnOpenWithoutAPrefixIsItsGrant(t *testing.T) {
+	open := Open{X: recordX, Peer: 1, Request: 2, Attempt: 3, GatewayBoot: 4, Tenant: 5, Tokens: 20, TokenDigest: kv.Sum{6}, Key: kv.Key{7},
+		Pages: []kv.PageRef{{Slot: 8, Generation: 9}, {Slot: 10, Generation: 11}}}
+	want := Grant{X: open.X, Request: open.Request, Attempt: open.Attempt, GatewayBoot: open.GatewayBoot, Tenant: open.Tenant, Tokens: open.Tokens,
+		TokenDigest: open.TokenDigest, Key: open.Key, Pages: open.Pages}.appendFields([]byte{recordOpen, 1, 0, 0, 0})
+	if got := AppendTargetEvent(nil, open); !bytes.Equal(got, want) {
+		t.Errorf("its form is %x, want %x", got, want)
+	}
+	open.Prefix = []kv.PageRef{{Slot: 12, Generation: 13}}
+	if got := AppendTargetEvent(nil, open); len(got) != len(want)+pageRefBytes {
+		t.Errorf("with a page of prefix it has %d bytes, want %d", len(got), len(want)+pageRefBytes)
+	}
+	// A first block without the page that stands for it is cut short.
+	orphan := Grant{X: recordX, FirstBlock: 1}.appendFields([]byte{recordOpen, 1, 0, 0, 0})
+	if got, err := ParseTargetEvent(orphan); err == nil {
+		t.Errorf("a first block without a page is read as %+v", got)
 	}
 }
 
@@ -246,7 +267,7 @@ func TestTheHashCoversEveryFieldOfAnEffect(t *testing.T) {
 	changes := map[string]func(*Effect){
 		"Kind": func(e *Effect) { e.Kind = DoAdmit }, "X": func(e *Effect) { e.X.Sequence++ }, "Peer": func(e *Effect) { e.Peer++ },
 		"Message": func(e *Effect) { e.Message = nil }, "Block": func(e *Effect) { e.Block-- }, "Code": func(e *Effect) { e.Code++ },
-		"Reason": func(e *Effect) { e.Reason++ }, "Grant": func(e *Effect) { e.Grant = &other }, "Roots": func(e *Effect) { e.Roots = []kv.Digest{{2}} },
+		"Reason": func(e *Effect) { e.Reason++ }, "Grant": func(e *Effect) { e.Grant = &other }, "Roots": func(e *Effect) { e.Roots = []kv.Digest{{2}} }, "Prefix": func(e *Effect) { e.Prefix = []kv.PageRef{{Slot: 1, Generation: 2}} },
 	}
 	hash := HashEffects([]Effect{base})
 	for i := range reflect.TypeFor[Effect]().NumField() {

@@ -55,6 +55,7 @@ type targetTransfer struct {
 	fences bool
 	age    int    // ticks in this state
 	grant  *Grant // immutable
+	prefix []kv.PageRef
 	landed bitset // blocks, from the grant's first
 	roots  []kv.Digest
 }
@@ -182,18 +183,18 @@ func (t *Target) openTransfer(e Open) {
 	assert.That(fresh || t.without.Missing(guard.FreshID), "a transfer is opened once, under the newest id")
 	t.opened = e.X.Sequence
 	grant := &Grant{X: e.X, Request: e.Request, Attempt: e.Attempt, GatewayBoot: e.GatewayBoot, Tenant: e.Tenant, Tokens: e.Tokens,
-		TokenDigest: e.TokenDigest, Key: e.Key, FirstBlock: e.FirstBlock, Pages: e.Pages, SourceEpoch: e.X.Epoch}
+		TokenDigest: e.TokenDigest, Key: e.Key, FirstBlock: uint32(len(e.Prefix)), Pages: e.Pages, SourceEpoch: e.X.Epoch}
 	p := t.findPeer(e.Peer)
 	if p >= 0 {
 		grant.SourceEpoch = t.peers[p].epoch
 	}
-	if p < 0 || t.peers[p].doubted || grant.Validate() != nil {
+	if p < 0 || t.peers[p].doubted || grant.Validate() != nil || slices.ContainsFunc(e.Prefix, func(p kv.PageRef) bool { return p.Generation == 0 }) {
 		t.turnAway(e, p >= 0 && !t.peers[p].doubted)
 		return
 	}
 	peer := t.peers[p]
 	t.open = append(t.open, targetTransfer{state: targetGranted, peer: e.Peer, places: peer.places, fences: peer.fences,
-		grant: grant, landed: newBitset(len(e.Pages))})
+		grant: grant, prefix: e.Prefix, landed: newBitset(len(e.Pages))})
 	if t.without.Missing(guard.FreshID) {
 		slices.SortFunc(t.open, func(a, b targetTransfer) int { return compareTransfers(a.grant.X, b.grant.X) })
 	}
@@ -338,9 +339,9 @@ func (t *Target) do(x *targetTransfer, act targetAct, input targetInput, reason 
 	case targetWriterGone:
 		e.Kind = DoWriterGone
 	case targetVerify:
-		e.Kind, e.Grant, e.Roots = DoVerify, x.grant, x.roots
+		e.Kind, e.Grant, e.Roots, e.Prefix = DoVerify, x.grant, x.roots, x.prefix
 	case targetStart:
-		e.Kind, e.Grant = DoStart, x.grant
+		e.Kind, e.Grant, e.Prefix = DoStart, x.grant, x.prefix
 	case targetStopKernel:
 		e.Kind = DoStopKernel
 	case targetRelease:
@@ -482,6 +483,9 @@ func (t *Target) AppendKey(key []byte, view View) []byte {
 		key = binary.AppendUvarint(key, uint64(x.age))
 		key = binary.AppendUvarint(key, x.grant.Request)
 		key = x.landed.append(key)
+		for _, p := range x.prefix {
+			key = binary.AppendUvarint(key, view.Page(p))
+		}
 		for _, p := range x.grant.Pages {
 			key = binary.AppendUvarint(key, view.Page(p))
 		}

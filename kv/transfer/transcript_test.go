@@ -17,7 +17,7 @@ import (
 //
 //	link source=p [epoch=N] [drain-only] [one-sided]   a new link to a source; a new epoch is a new incarnation
 //	unlink source=p [end=target|source]                the link is lost, at one end or at both
-//	open source=p tokens=N [first=N] [request=N]       the target takes pages and grants them
+//	open source=p tokens=N [first=N] [unpinned] [request=N]  the target takes pages and grants those from block first on
 //	deliver m=N [source=p]                             a message arrives, at source p's other incarnation if named
 //	admitted|refused|computed|written|failed|stop-source|cancel-source x=N ...   what a source's shell reports
 //	landed|page-refused|fenced|verified|finished|fault|stop-target|cancel x=N ... what the target's shell reports
@@ -141,12 +141,15 @@ func (p *play) open(t *testing.T, d *datadriven.TestData) {
 	x := p.target.Next()
 	request := number(t, d, "request", x.Sequence)
 	var pages []kv.PageRef
-	for range kv.PagesFor(int(tokens)) - int(firstBlock) {
+	for range kv.PagesFor(int(tokens)) {
 		pages = append(pages, kv.PageRef{Slot: p.slots, Generation: 1})
 		p.slots++
 	}
+	if d.HasArg("unpinned") {
+		pages[0].Generation = 0
+	}
 	p.tell(Open{X: x, Peer: p.sources[text(t, d, "source", "p")].peer, Request: request, Attempt: 1, GatewayBoot: 1, Tenant: 1,
-		Tokens: uint32(tokens), TokenDigest: digestOf(request), Key: kv.Key{1}, FirstBlock: uint32(firstBlock), Pages: pages})
+		Tokens: uint32(tokens), TokenDigest: digestOf(request), Key: kv.Key{1}, Prefix: pages[:firstBlock], Pages: pages[firstBlock:]})
 }
 
 func digestOf(request uint64) kv.Sum { return kv.Sum{byte(request)} }
@@ -260,6 +263,9 @@ func (p *play) record(who string, e Effect, to func(Peer) string) {
 		fmt.Fprintf(&p.out, " x%d block %d, %d tokens, to slot %d generation %d", e.X.Sequence, e.Block, tag.Tokens, tag.Slot, tag.Generation)
 	default:
 		fmt.Fprintf(&p.out, " x%d", e.X.Sequence)
+	}
+	for i, ref := range e.Prefix {
+		fmt.Fprintf(&p.out, ", block %d in slot %d generation %d", i, ref.Slot, ref.Generation)
 	}
 	p.out.WriteByte('\n')
 }

@@ -26,20 +26,23 @@
 //  4. DoSend: send Message on the link of Peer.
 //  5. DoFencePeer: tear the link down at our end; PeerLost follows when that is proved.
 //  6. DoStopKernel: start no further step on pages of X; when none runs, KernelStopped.
-//  7. DoRelease: give every page of X back to the pool. A refusal by the pool is our
-//     own mistake: alarm, keep the pages.
+//  7. DoRelease: give every page of X back to the pool, and its pins. Where scrub or an
+//     offload reads a page, once that has ended. Any other refusal by the pool is our own
+//     mistake: alarm, keep the pages.
 //
 // # Duties of a decode worker
 //
-//  8. Take pages under an id from Target.Next, then Open. When there are no pages, the
-//     id is dropped; nothing else has happened.
+//  8. Take an id from Target.Next. Pin the pages of the tenant's cache that hold the prompt's
+//     first blocks, all but its last block at most; take pages for the rest; then Open. When
+//     there are no pages, the pins end and the id is dropped; nothing else has happened.
 //  9. DoOpenGate: let blocks of X land in the pages of Grant, before the GRANT that follows is sent.
 //  10. DoRevoke: mark X's pages as revoking.
 //  11. DoFence: start the transport's fence of X; Fenced when it is proved.
 //  12. DoWriterGone: shut the gate for X and drop the remote writer as a holder of its pages.
 //  13. DoVerify: recompute every page's digests from the bytes, compare with Roots, tag and
-//     sum; then Verified exactly once, also when X has been cancelled meanwhile.
-//  14. DoStart: adopt the pages into X's page table and run the sequence.
+//     sum; the pages of Prefix are still pinned in their generations; then Verified exactly
+//     once, also when X has been cancelled meanwhile.
+//  14. DoStart: adopt the pages into X's page table, behind Prefix, and run the sequence.
 //  15. DoAnswer: the request ends with Code; each Open is answered exactly once. No token
 //     of X leaves afterwards.
 //  16. Finished only when no kernel of X runs. Fault when a tag or extent check failed at a
@@ -48,11 +51,13 @@
 //
 // # Duties of a prefill worker
 //
-//  18. DoAdmit: join the grant with the gateway's job, waiting for it a bounded time, and take
-//     source pages; then Admitted or Refused, at once when there is no room.
+//  18. DoAdmit: join the grant with the gateway's job, waiting for it a bounded time, pin the
+//     pages that the tenant's cache has of it and take source pages for the rest; then
+//     Admitted or Refused, at once when there is no room.
 //  19. DoWithdraw: forget a join that has not been answered.
-//  20. DoCompute: start computing. Computed for each block once its page is complete. The last
-//     Computed and Failed also say that no kernel of X runs any more.
+//  20. DoCompute: start computing. Computed for each block once its page is complete, for a
+//     pinned page at once. The last Computed and Failed also say that no kernel of X runs any
+//     more.
 //  21. DoWrite: keep the page's bytes as they are, write them to the place Grant.Tag names;
 //     Written exactly once for each DoWrite, also when the link is torn. OK only if the block
 //     has landed, or will have when a message sent later arrives; Refused only if it is certain
@@ -120,8 +125,8 @@ type (
 		Tokens      uint32
 		TokenDigest kv.Sum // decode's own, under Key
 		Key         kv.Key
-		FirstBlock  uint32
-		Pages       []kv.PageRef // not changed afterwards
+		Prefix      []kv.PageRef // pinned pages that hold the prompt's first blocks; not changed afterwards
+		Pages       []kv.PageRef // those for the blocks behind them, at least one; not changed afterwards
 	}
 	// Landed says that a block of X was placed whole.
 	Landed struct {
@@ -249,6 +254,7 @@ type Effect struct {
 	Reason  Reason        // DoAnswer with CodePrefill, CodeBusy, CodeTooLarge
 	Grant   *Grant        // DoOpenGate, DoVerify, DoStart, DoAdmit, DoCompute, DoWrite; immutable
 	Roots   []kv.Digest   // DoVerify: body root of each page, in the grant's order; immutable
+	Prefix  []kv.PageRef  // DoVerify, DoStart: the pinned pages before the grant's, in block order; immutable
 }
 
 // Code is how a request ended at decode.

@@ -108,6 +108,7 @@ const (
 //	0, or the message's wire form
 //	0; 1 and the grant's fields; for DoWrite: 2 and the page header it asks for, or 3 if the grant has no such block
 //	number of roots 4, roots 16 each
+//	slot 4 and generation 8 of each page of Prefix, as many as the grant's first block says
 func (v *Veil) AppendEffects(b []byte, effects []Effect) []byte {
 	le := binary.LittleEndian
 	for i := range effects {
@@ -126,6 +127,7 @@ func (v *Veil) AppendEffects(b []byte, effects []Effect) []byte {
 			hidden := v.hide(r)
 			b = append(b, hidden[:]...)
 		}
+		b = appendPages(b, e.Prefix)
 	}
 	return b
 }

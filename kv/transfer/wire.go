@@ -60,10 +60,13 @@ func (g Grant) appendFields(b []byte) []byte {
 	b = append(b, g.Key[:]...)
 	b = le.AppendUint64(b, g.Low)
 	b = le.AppendUint32(b, g.FirstBlock)
-	b = le.AppendUint32(b, uint32(len(g.Pages)))
-	for _, p := range g.Pages {
-		b = le.AppendUint32(b, uint32(p.Slot))
-		b = le.AppendUint64(b, uint64(p.Generation))
+	return appendPages(le.AppendUint32(b, uint32(len(g.Pages))), g.Pages)
+}
+
+func appendPages(b []byte, pages []kv.PageRef) []byte {
+	for _, p := range pages {
+		b = binary.LittleEndian.AppendUint32(b, uint32(p.Slot))
+		b = binary.LittleEndian.AppendUint64(b, uint64(p.Generation))
 	}
 	return b
 }
@@ -174,9 +177,11 @@ func (r *reader) message() Message {
 	return nil
 }
 
-// count reads a list's length: within PagesMax, and with that many elements left.
-func (r *reader) count(elementBytes int) int {
-	n := r.uint32()
+// count reads a list's length, see fits.
+func (r *reader) count(elementBytes int) int { return r.fits(r.uint32(), elementBytes) }
+
+// fits is a list's length if it is within PagesMax and that many elements are left.
+func (r *reader) fits(n uint32, elementBytes int) int {
 	if n > PagesMax || int(n)*elementBytes > len(r.rest) {
 		r.short = true
 		return 0
@@ -206,15 +211,20 @@ func (r *reader) grant() Grant {
 	copy(g.TokenDigest[:], r.take(digestBytes))
 	copy(g.Key[:], r.take(digestBytes))
 	g.Low, g.FirstBlock = r.uint64(), r.uint32()
-	n := r.count(pageRefBytes)
-	if n == 0 {
-		return g
-	}
-	g.Pages = make([]kv.PageRef, n)
-	for i := range g.Pages {
-		g.Pages[i] = kv.PageRef{Slot: kv.Slot(r.uint32()), Generation: kv.Generation(r.uint64())}
-	}
+	g.Pages = r.pages(r.uint32())
 	return g
+}
+
+func (r *reader) pages(count uint32) []kv.PageRef {
+	n := r.fits(count, pageRefBytes)
+	if n == 0 {
+		return nil
+	}
+	pages := make([]kv.PageRef, n)
+	for i := range pages {
+		pages[i] = kv.PageRef{Slot: kv.Slot(r.uint32()), Generation: kv.Generation(r.uint64())}
+	}
+	return pages
 }
 
 func (r *reader) closed() Closed {

@@ -54,7 +54,7 @@ const (
 	// Source: transfers below the low-water mark are ended and forgotten.
 	LowMark
 
-	// Pool: a page is not freed while a holder is left.
+	// Pool: a page is not freed while a holder is left. Prefix readers have a guard of their own.
 	Holders
 
 	// Receiver: a write whose tag is not the page's owner is not placed.
@@ -66,6 +66,13 @@ const (
 	// Worker: tags are compared again at each decode step, before the token leaves.
 	TagStep
 
+	// Pool: a cached page is pinned only for the tenant whose cache has it.
+	Tenant
+	// Pool: a cached page is not evicted while a prefix reader is left.
+	Readers
+	// Pool: pinned pages are compared by generation when their transfer is verified.
+	Pins
+
 	// End is the number of guards.
 	End
 )
@@ -73,6 +80,7 @@ const (
 var names = [End]string{
 	"Door", "Coverage", "Provenance", "Landings", "FenceFirst", "DeferRelease", "FencePeer", "Epochs", "FreshID", "KernelStop",
 	"Size", "JobDigest", "Silence", "Drain", "LostWrite", "Tombstone", "Replay", "SourceHold", "LowMark", "Holders", "Gate", "TagVerify", "SumVerify", "TagStep",
+	"Tenant", "Readers", "Pins",
 }
 
 // String is the guard's name in documents and scripts.

@@ -44,12 +44,17 @@ const (
 	loseWrite
 	misplaceWrite
 	reportEarly
+	evict
+	evictSource
+	scrub
+	scrubEnds
 )
 
 var kindNames = [...]string{"submit", "cancel", "deliver", "STRAY", "job joins", "job does not come", "compute and post", "write lands", "body lands", "tags land", "tags are poisoned",
 	"write is reported", "fence proved", "link torn", "link breaks at prefill", "reconnect", "verify", "grow", "decode finishes", "decode detects",
 	"decode kernel stops", "prefill kernel stops", "STALE decode kernel writes", "STALE prefill kernel writes", "CRASH prefill", "CRASH decode", "suspect",
-	"write VANISHES, reported done", "write goes ASTRAY", "write is reported EARLY"}
+	"write VANISHES, reported done", "write goes ASTRAY", "write is reported EARLY",
+	"evict", "evict", "scrub reads", "scrub ends"}
 
 // Action is one thing that can happen. Its fields mean what its kind needs.
 type Action struct {
@@ -67,6 +72,7 @@ func (m Model) Actions(w *World) (list []Action) {
 	list = w.letterActions(list)
 	list = w.writeActions(list)
 	list = w.linkActions(list)
+	list = w.cacheActions(list)
 	return w.faultActions(list)
 }
 
@@ -80,7 +86,7 @@ func (w *World) submits(list []Action) []Action {
 		if q.done || busy || int(q.attempts) >= c.Attempts {
 			continue
 		}
-		if r > 0 && !c.Unreduced && c.Requests[r] == c.Requests[r-1] && w.requests[r-1].attempts == 0 && !w.requests[r-1].done {
+		if r > 0 && !c.Unreduced && c.Requests[r] == c.Requests[r-1] && c.tenant(uint8(r+1)) == c.tenant(uint8(r)) && w.requests[r-1].attempts == 0 && !w.requests[r-1].done {
 			continue
 		}
 		need := c.Requests[r]
@@ -93,7 +99,7 @@ func (w *World) submits(list []Action) []Action {
 				if w.healthy(uint8(d), uint8(p)) == nil {
 					continue
 				}
-				for _, slots := range choices(w.freeSlots(d), need) {
+				for _, slots := range choices(w.freeSlots(d), need-len(w.decodePins(d, uint8(r+1)))) {
 					list = append(list, Action{kind: submit, a: r, b: d<<4 | p, slots: slots})
 				}
 			}
@@ -177,7 +183,7 @@ func (w *World) tagsOK(d *decode, j *job) bool {
 			return false
 		}
 	}
-	return true
+	return d.pinnedTagsOK(j)
 }
 
 func (w *World) prefillActions(list []Action) []Action {
@@ -388,6 +394,8 @@ func (m Model) Describe(w *World, a Action) string {
 		return fmt.Sprintf("%s D%d and P%d", s, a.a, a.b)
 	case crashPrefill, crashDecode:
 		return fmt.Sprintf("%s %d", s, a.a)
+	case evict, evictSource, scrub, scrubEnds:
+		return s + ": " + w.describeCache(a)
 	case grow:
 		return fmt.Sprintf("%s %s by page %d", s, showX(a.x), a.slots[0])
 	default:

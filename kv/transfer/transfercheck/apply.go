@@ -94,6 +94,7 @@ func (w *World) applyFault(a Action) {
 		w.leave(&w.writes[a.a])
 		w.complete(a.a, true, false)
 	default:
+		w.applyCache(a)
 	}
 }
 
@@ -106,20 +107,23 @@ func (w *World) submit(a Action) {
 		return
 	}
 	i, p := uint8(a.b>>4), uint8(a.b&15)
-	need := w.config.Requests[a.a]
-	if need > w.config.SourcePages {
+	if w.config.Requests[a.a] > w.config.SourcePages {
 		w.fail("Admission: a request that is too large for prefill is given pages")
 	}
 	q.open++
+	r := a.a
+	need, tenant := w.config.Requests[r], w.config.tenant(uint8(r+1))
 	d := w.mutDecode(i)
 	x := d.target.Next()
 	d.opened = x.Sequence
+	pins := w.decodePins(int(i), uint8(r+1))
+	w.pin(d.pool, x, tenant, pins)
 	d.pool.Prefer(a.slots...)
-	pages, err := d.pool.Grant(x, 1, need)
+	pages, err := d.pool.Grant(x, tenant, need-len(pins))
 	w.must(err)
-	d.jobs = append(d.jobs, job{x: x, request: uint8(a.a + 1), link: w.healthy(i, p).peer, pages: pages})
-	w.stepTarget(i, transfer.Open{X: x, Peer: w.healthy(i, p).peer, Request: uint64(a.a + 1), Attempt: uint32(q.attempts), GatewayBoot: 1, Tenant: 1,
-		Tokens: uint32(need * kv.PageTokens), TokenDigest: digest(uint8(a.a + 1)), Key: kv.Key{1}, Pages: pages})
+	d.jobs = append(d.jobs, job{x: x, request: uint8(r + 1), link: w.healthy(i, p).peer, prefix: pins, pages: pages})
+	w.stepTarget(i, transfer.Open{X: x, Peer: w.healthy(i, p).peer, Request: uint64(r + 1), Attempt: uint32(w.requests[r].attempts), GatewayBoot: 1, Tenant: tenant,
+		Tokens: uint32(need * kv.PageTokens), TokenDigest: digest(uint8(r + 1)), Key: kv.Key{1}, Prefix: refsOf(pins), Pages: pages})
 }
 
 func (w *World) deliver(m letter, l *link) {
@@ -148,17 +152,20 @@ func lowOf(m transfer.Message) uint64 {
 func (w *World) compute(i uint8, x kv.TransferID) {
 	p := w.mutPrefill(i)
 	j := p.job(x)
-	block := uint8(j.computed)
-	c := content{request: j.of, block: block}
+	block := uint8(j.grant.FirstBlock) + uint8(j.computed)
+	c := w.wanted(j.of, int(block))
 	if len(j.grant.Pages) > w.config.SourcePages {
 		c.block = placeholder
 	}
-	p.memory[j.pages[block].Slot] = c
-	w.followCompute(i, p, x, block)
+	if j.computed >= j.pinned {
+		p.memory[j.pages[j.computed].Slot] = c
+		w.followCompute(i, p, x, block)
+	}
 	j.computed++
 	if j.computed == j.want {
 		w.must(p.pool.ReleaseKernel(x))
 		j.kernel = false
+		w.keepSource(p, j)
 	}
 	w.stepSource(i, transfer.Computed{X: x, Block: uint32(block), Root: root(c)})
 	if j := w.prefills[i].job(x); j != nil && !j.kernel && j.stopping {
@@ -311,11 +318,12 @@ func (w *World) verify(i uint8, x kv.TransferID) {
 	d := w.mutDecode(i)
 	j := d.job(x)
 	j.checking = false
-	ok := true
+	_, err := d.pool.Pinned(x)
+	ok := err == nil
 	for n, ref := range j.pages {
 		m := d.memory[ref.Slot]
 		if !w.missing(guard.TagVerify) {
-			ok = ok && m.header.x == x && m.header.generation == ref.Generation && int(m.header.block) == n
+			ok = ok && m.header.x == x && m.header.generation == ref.Generation && int(m.header.block) == len(j.prefix)+n
 		}
 		if !w.missing(guard.SumVerify) {
 			ok = ok && m.header.x == x && m.header.sum == m.body && n < len(j.roots) && root(m.body) == j.roots[n]
@@ -329,11 +337,11 @@ func (w *World) grow(i uint8, x kv.TransferID, slot kv.Slot) {
 	d := w.mutDecode(i)
 	j := d.job(x)
 	d.pool.Prefer(slot)
-	refs, err := d.pool.AllocLocal(x, 1, 1)
+	refs, err := d.pool.AllocLocal(x, w.config.tenant(j.request), 1)
 	w.must(err)
 	w.must(d.pool.Write(refs[0], 1))
+	own := w.wanted(j.request, len(j.table()))
 	j.grown = refs
-	own := content{request: j.request, block: uint8(len(j.pages))}
 	d.memory[slot] = memory{body: own, header: header{x: x, generation: refs[0].Generation, block: own.block, sum: own}}
 	w.followGrow(i, x, slot)
 }

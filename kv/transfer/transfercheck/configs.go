@@ -31,6 +31,18 @@ func Every(t Transport) []Config {
 	}
 }
 
+// Extensions lists the worlds of prefix caches, for one transport:
+// each extension at its own smallest size, with its faults.
+func Extensions(t Transport) []Config {
+	return PrefixWorlds(t)
+}
+
+// LargeExtensions are worlds of them that take minutes.
+func LargeExtensions(t Transport) []Config {
+	suspected := sourceSharing("prefix at prefill, false suspicion", t, func(c *Config) { c.Suspicions, c.Cancels = 1, false })
+	return []Config{suspected}
+}
+
 // CI is the set that each run of the tests explores whole: every fault on every
 // kind of transport, and torn writes.
 func CI() (list []Config) {

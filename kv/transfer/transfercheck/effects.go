@@ -75,7 +75,7 @@ func (w *World) ready(d *decode, j *job, roots int) {
 	switch {
 	case roots != len(j.pages):
 		w.fail("Coverage: pages are verified that the manifest does not name")
-	case t.Places && int(j.landed) != 1<<len(j.pages)-1:
+	case t.Places && int(j.landed) != (1<<len(j.pages)-1)<<len(j.prefix):
 		w.fail("LandedBeforeVerify: pages are verified that were never placed")
 	case t.Fences && !w.link(j.link).torn && !slices.Contains(d.fenced, j.x):
 		w.fail("FencedBeforeVerify: pages are verified that can still be written")
@@ -91,12 +91,13 @@ func (w *World) must(err error) {
 
 // start adopts verified pages and begins a step on them.
 func (w *World) start(d *decode, j *job) {
-	w.must(d.pool.Verified(j.x, len(j.pages)*kv.PageTokens, 0))
+	w.must(d.pool.Verified(j.x, len(j.table())*kv.PageTokens, len(j.prefix)))
 	w.must(d.pool.Adopt(j.x, len(j.pages)-1))
 	w.must(d.pool.HoldKernel(j.x))
 	j.started, j.kernel = true, true
-	for n, ref := range j.pages {
-		if m := d.memory[ref.Slot]; m.body != (content{j.request, uint8(n)}) || m.header.x != j.x {
+	w.startedOnLostPins(d, j)
+	for n, ref := range j.table() {
+		if m := d.memory[ref.Slot]; m.body != w.wanted(j.request, n) || n >= len(j.prefix) && m.header.x != j.x {
 			w.fail("SoundStart: decode starts on a page that is not what was granted")
 		}
 	}
@@ -109,6 +110,7 @@ func (w *World) answer(j *job, code transfer.Code) {
 		return
 	}
 	j.answered = true
+	j.finished(code)
 	r := &w.requests[j.request-1]
 	r.open--
 	if code == transfer.CodeDone && w.config.Requests[j.request-1] > w.config.SourcePages {
@@ -123,8 +125,11 @@ func (w *World) answer(j *job, code transfer.Code) {
 func (w *World) release(d *decode, x kv.TransferID) {
 	i := slices.IndexFunc(d.jobs, func(j job) bool { return j.x == x })
 	j := &d.jobs[i]
+	w.keep(d, j)
 	if err := d.pool.Free(x); err != nil {
-		w.fail("ReleaseHeld: decode's machine releases pages that are held: " + err.Error())
+		if !d.scrubs(j) {
+			w.fail("ReleaseHeld: decode's machine releases pages that are held: " + err.Error())
+		}
 		j.owed = true
 		return
 	}
@@ -176,16 +181,18 @@ func (w *World) join(i uint8, x kv.TransferID, jobCame bool) *prefill {
 		w.fail("NoPlaceholder: prefill computes something in place of a prompt that is too large")
 	}
 	p.pool.Prefer(slotsInOrder(w.config.SourcePages)...)
-	pages, err := p.pool.AllocLocal(x, j.grant.Tenant, j.want)
+	pins := w.pins(p.pool, p.cache, j.request, int(j.grant.FirstBlock))
+	w.pin(p.pool, x, j.grant.Tenant, pins)
+	pages, err := p.pool.AllocLocal(x, j.grant.Tenant, j.want-len(pins))
 	if err != nil || !jobCame {
-		if err == nil {
+		if err == nil || len(pins) > 0 {
 			w.must(p.pool.Free(x))
 		}
 		p.jobs = slices.DeleteFunc(p.jobs, func(j sourceJob) bool { return j.x == x })
 		w.stepSource(i, transfer.Refused{X: x, Reason: transfer.ReasonBusy})
 		return w.prefills[i]
 	}
-	j.pages = pages
+	j.pages, j.pinned = append(refsOf(pins), pages...), len(pins)
 	w.stepSource(i, transfer.Admitted{X: x, Tokens: j.grant.Tokens, TokenDigest: digest(j.of)})
 	return w.prefills[i]
 }
@@ -227,7 +234,7 @@ func (w *World) doSource(i uint8, p *prefill, e transfer.Effect) {
 // post starts a write: its tag and sum are made now, its bytes are read when it lands.
 func (w *World) post(p *prefill, j *sourceJob, e transfer.Effect) {
 	tag, _ := e.Grant.Tag(e.Block, 0)
-	from := j.pages[e.Block]
+	from := j.pages[e.Block-e.Grant.FirstBlock]
 	w.must(p.pool.Hold(from, pool.Sender))
 	n := write{link: e.Peer, x: e.X, block: uint8(e.Block), to: kv.PageRef{Slot: tag.Slot, Generation: tag.Generation}, slot: tag.Slot,
 		from: from, sum: p.memory[from.Slot]}

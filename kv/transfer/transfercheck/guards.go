@@ -30,7 +30,9 @@ func (p Proof) config(missing []guard.Guard) Config {
 }
 
 // Proofs is one proof for each guard.
-func Proofs() []Proof {
+func Proofs() []Proof { return append(baseProofs(), pinProofs()...) }
+
+func baseProofs() []Proof {
 	tooLarge := func(c *Config) { c.Requests, c.SourcePages = []int{1, 2}, 1 }
 	onePage := func(c *Config) { c.Pages, c.SourcePages = 1, 1 }
 	strays := func(c *Config) { c.Strays, c.PrefillCrashes, c.Pages, c.SourcePages = 1, 1, 1, 1 }

@@ -152,7 +152,7 @@ func (e *encoder) page(d int, ref kv.PageRef) uint64 {
 }
 
 func (e *encoder) content(c content) []byte {
-	if e.fresh && c.request != 0 {
+	if e.fresh && c.request != 0 && c.request < common {
 		if q := e.w.requests[c.request-1]; q.done && q.open == 0 {
 			c = content{}
 		}
@@ -196,7 +196,7 @@ func (e *encoder) decode(key []byte, i int) []byte {
 			key = binary.AppendUvarint(key, e.page(i, ref))
 		}
 	}
-	key = append(key, 0xd2)
+	key = append(e.decodeCache(key, i), 0xd2)
 	for _, x := range d.fenced {
 		key = e.x(key, x)
 	}
@@ -227,6 +227,7 @@ func (e *encoder) prefill(key []byte, i int) []byte {
 			key = append(key, byte(ref.Slot))
 		}
 	}
+	key = e.sourceCache(key, i)
 	for _, s := range p.stale {
 		key = append(key, 0xa2, s.request)
 		for _, slot := range s.slots {
@@ -348,6 +349,7 @@ func (e *encoder) marks(i int) [][]byte {
 			}
 		}
 	}
+	d.markCache(refer)
 	for _, s := range d.stale {
 		for _, slot := range s.slots {
 			refer(slot, 0)

@@ -23,6 +23,9 @@ func Properties(c *Config) []modelcheck.Property[*World] {
 		modelcheck.Always("VerifiedBeforeDecode", verifiedBeforeDecode),
 		modelcheck.Always("NoStaleKernel", noStaleKernel),
 		modelcheck.Always("Forgets", forgets),
+		modelcheck.Always("PinsHeld", pinsHeld),
+		modelcheck.Always("OwnCache", ownCache),
+		modelcheck.Always("ScrubHeld", scrubHeld),
 		modelcheck.Recovers("Rest", healingSteps, (*World).heal, (*World).unrest),
 		modelcheck.Recovers("RestWithoutPrefill", healingSteps, (*World).healAlone, (*World).unrestAlone),
 	}
@@ -46,8 +49,8 @@ func Properties(c *Config) []modelcheck.Property[*World] {
 // healingSteps is how many rounds of healing may be needed.
 const healingSteps = 12
 
-// noLeak: what a sequence reads while it decodes is its own request's, and each
-// block is in its place. With the tags checked again at each step, a page whose
+// noLeak: what a sequence reads while it decodes is its own request's, or its
+// tenant's where prompts have blocks in common, and each block is in its place. With the tags checked again at each step, a page whose
 // tag is not its own is found before the token leaves.
 func noLeak(w *World) error {
 	for i, d := range w.decodes {
@@ -56,9 +59,9 @@ func noLeak(w *World) error {
 			if !j.started || j.answered || (!w.missing(guard.TagStep) && !w.tagsOK(d, j)) {
 				continue
 			}
-			for n, ref := range append(j.pages[:len(j.pages):len(j.pages)], j.grown...) {
+			for n, ref := range j.table() {
 				m := d.memory[ref.Slot]
-				if m.body.request != j.request {
+				if m.body.request != w.wanted(j.request, n).request {
 					return fmt.Errorf("request %d decodes page %d of D%d, which holds bytes of request %d", j.request, ref.Slot, i, m.body.request)
 				}
 				if int(m.body.block) != n && m.body.block != placeholder {
@@ -135,7 +138,7 @@ func sourceHeld(w *World) error {
 			continue
 		}
 		page := w.prefills[l.prefill].pool.Page(r.from.Slot)
-		if page.Ref != r.from || page.X != r.x {
+		if page.Ref != r.from || page.X != r.x && page.State != pool.Cached {
 			return fmt.Errorf("a write of %s reads source page %d, which it no longer has", showX(r.x), r.from.Slot)
 		}
 	}
@@ -278,7 +281,8 @@ func (w *World) healing(prefillLives bool) *World {
 // settle does what goes on by itself, until nothing does.
 func (w *World) settle(prefillLives bool) {
 	goesOn := map[kind]bool{land: true, landBody: true, landTags: true, poison: true, report: prefillLives, fence: true, tear: true, verify: true, finish: true,
-		detect: true, stopDecode: true, stopPrefill: prefillLives, compute: prefillLives, join: prefillLives, breakLink: prefillLives, reconnect: prefillLives}
+		detect: true, stopDecode: true, stopPrefill: prefillLives, compute: prefillLives, join: prefillLives, breakLink: prefillLives, reconnect: prefillLives,
+		evict: true, evictSource: true, scrubEnds: true}
 	for range 200 {
 		list := Model{w.config}.Actions(w)
 		i := -1

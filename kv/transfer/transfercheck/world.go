@@ -68,6 +68,8 @@ type Config struct {
 	LateWrites   int  // reported done, lands later
 	MixedJobs    bool // prefill joins grants with another request's job
 
+	Sharing // prefix caches and scrub
+
 	Without   guard.Set // the guards that are missing
 	Only      string    // the one property that is asked for; "" asks for all
 	Lockstep  *Lockstep // the proved machine follows; nil is none
@@ -105,6 +107,7 @@ type job struct {
 	x        kv.TransferID
 	request  uint8
 	link     transfer.Peer
+	prefix   []entry      // pinned
 	pages    []kv.PageRef // granted
 	grown    []kv.PageRef
 	roots    []kv.Digest // to be verified against
@@ -115,6 +118,7 @@ type job struct {
 	kernel   bool  // a step may be running
 	stopping bool  // DoStopKernel was asked
 	owed     bool  // DoRelease was refused by the pool
+	sound    bool  // answered done: its pages may go into the cache
 	landed   uint8 // bit set of the blocks that were placed
 }
 
@@ -128,6 +132,9 @@ type decode struct {
 	fenced []kv.TransferID // no write of these can land
 	stale  []kernel        // steps that run on although their pages are gone
 	opened uint64          // the last sequence that was opened
+
+	cache    []entry    // ordered by tenant and block
+	scrubbed kv.PageRef // the page that the scrub reads, if any
 }
 
 // sourceJob is a transfer at prefill as its worker sees it.
@@ -138,6 +145,7 @@ type sourceJob struct {
 	joining  bool  // DoAdmit was not answered
 	grant    *transfer.Grant
 	pages    []kv.PageRef
+	pinned   int // of pages: the first ones are the cache's
 	want     int
 	computed int
 	kernel   bool
@@ -153,6 +161,7 @@ type prefill struct {
 	memory []content
 	jobs   []sourceJob
 	stale  []kernel
+	cache  []entry
 }
 
 // kernel is a running step and the pages it may write.
@@ -279,6 +288,7 @@ func (w *World) mutDecode(i uint8) *decode {
 	d := *w.decodes[i]
 	d.target, d.pool = d.target.Clone(), d.pool.Clone()
 	d.memory, d.jobs, d.fenced, d.stale = slices.Clone(d.memory), slices.Clone(d.jobs), slices.Clone(d.fenced), slices.Clone(d.stale)
+	d.cache = slices.Clone(d.cache)
 	w.decodes[i] = &d
 	return &d
 }
@@ -287,6 +297,7 @@ func (w *World) mutPrefill(i uint8) *prefill {
 	p := *w.prefills[i]
 	p.source, p.pool = p.source.Clone(), p.pool.Clone()
 	p.memory, p.jobs, p.stale = slices.Clone(p.memory), slices.Clone(p.jobs), slices.Clone(p.stale)
+	p.cache = slices.Clone(p.cache)
 	w.prefills[i] = &p
 	return &p
 }

@@ -1,0 +1,129 @@
+package transfercheck
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/bulkhead-kv/bulkhead/kv/internal/guard"
+	"github.com/bulkhead-kv/bulkhead/kv/pool"
+	"github.com/bulkhead-kv/bulkhead/modelcheck"
+)
+
+// extensionTransports are the kinds of transport that differ for them.
+var extensionTransports = []Transport{Receiver, OneSided, DrainOnly}
+
+// extensionPlaces are states that the exploration of the extensions must have been to.
+func extensionPlaces() []modelcheck.Property[*World] {
+	anyJob := func(f func(*World, *job) bool) func(*World) bool {
+		return func(w *World) bool {
+			return slices.ContainsFunc(w.decodes, func(d *decode) bool {
+				return slices.ContainsFunc(d.jobs, func(j job) bool { return f(w, &j) })
+			})
+		}
+	}
+	return []modelcheck.Property[*World]{
+		modelcheck.Sometimes("a request that reads a pinned page", anyJob(func(_ *World, j *job) bool { return j.started && !j.answered && len(j.prefix) > 0 })),
+		modelcheck.Sometimes("a pinned page whose request is told to stop", anyJob(func(_ *World, j *job) bool { return j.answered && len(j.prefix) > 0 })),
+		modelcheck.Sometimes("two transfers that send one page", func(w *World) bool {
+			return slices.ContainsFunc(w.writes, func(a write) bool {
+				return !a.left && slices.ContainsFunc(w.writes, func(b write) bool { return !b.left && a.x != b.x && a.from == b.from })
+			})
+		}),
+		modelcheck.Sometimes("a cached page of each of two tenants", func(w *World) bool {
+			return slices.ContainsFunc(w.decodes, func(d *decode) bool { return len(d.cache) > 1 && d.cache[0].tenant != d.cache[1].tenant })
+		}),
+		modelcheck.Sometimes("pages that wait for the scrub", anyJob(func(w *World, j *job) bool { return j.owed && w.decodes[0].scrubbed.Generation != 0 })),
+		modelcheck.Sometimes("a scrubbed page of the cache", func(w *World) bool {
+			d := w.decodes[0]
+			return d.scrubbed.Generation != 0 && d.pool.Page(d.scrubbed.Slot).State == pool.Cached
+		}),
+	}
+}
+
+// The extensions, each at its own smallest size: every property, and healing from
+// every state. docs/SPEC.md has the numbers of states.
+func TestEveryStateOfTheExtensions(t *testing.T) {
+	missed := map[string]int{}
+	var rows [][]string
+	for _, tr := range extensionTransports {
+		for i, c := range Extensions(tr) {
+			if testing.Short() && i%4 != 0 {
+				continue
+			}
+			r := modelcheck.Shortest(Model{&c}, append(Properties(&c), extensionPlaces()...), modelcheck.Options{StatesMax: 200_000})
+			t.Logf("%-30.30s %-38s %6d states %7d transitions depth %2d", tr.Name, c.Name, r.States, r.Transitions, r.Depth)
+			if r.Violation != nil || !r.Complete {
+				t.Errorf("%s, %s: %v, complete is %v", tr.Name, c.Name, r.Violation, r.Complete)
+				if r.Violation != nil {
+					t.Log(strings.Join(r.Violation.Trace, "\n"))
+				}
+			}
+			for _, name := range r.Missed {
+				missed[name]++
+			}
+			for len(rows) <= i {
+				rows = append(rows, []string{c.Name})
+			}
+			rows[i] = append(rows[i], fmt.Sprint(r.States))
+		}
+	}
+	if testing.Short() || t.Failed() {
+		return
+	}
+	for name, n := range missed {
+		if n == len(rows)*len(extensionTransports) {
+			t.Errorf("no world of an extension reaches: %s", name)
+		}
+	}
+	holdExtensions(t, rows)
+}
+
+// holdExtensions holds the table in docs/SPEC.md to what was explored, or writes it.
+func holdExtensions(t *testing.T, rows [][]string) {
+	t.Helper()
+	path := filepath.Join("..", "..", "..", "docs", "SPEC.md")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := "| world | receiver places | one-sided | drain only |\n|---|---|---|---|\n"
+	for _, row := range rows {
+		table += "| " + strings.Join(row, " | ") + " |\n"
+	}
+	const from, to = "<!-- begin extensions -->\n", "<!-- end extensions -->\n"
+	head, rest, ok := strings.Cut(string(b), from)
+	_, tail, ok2 := strings.Cut(rest, to)
+	if !ok || !ok2 {
+		t.Fatalf("%s has no marks for the extensions", path)
+	}
+	want := head + from + table + to + tail
+	switch {
+	case *rewrite:
+		err = os.WriteFile(path, []byte(want), 0o644)
+	case want != string(b):
+		err = fmt.Errorf("%s has other numbers; write them with: go test ./kv/transfer/transfercheck -run Extensions -args -rewrite", path)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// A page of prefill's cache that is being sent has two layers: its readers' pins,
+// which last until their writes have ended, and the senders' holds.
+func TestACachedPageIsNotEvictedWhileItIsSent(t *testing.T) {
+	for _, k := range []struct {
+		missing []guard.Guard
+		broken  bool
+	}{{nil, false}, {[]guard.Guard{guard.Holders}, false}, {[]guard.Guard{guard.Readers}, true}, {[]guard.Guard{guard.Readers, guard.Holders}, true}} {
+		c := sourceSharing("prefix at prefill", OneSided, func(c *Config) { c.Cancels = false })
+		c.Only, c.Without = "SourceHeld", guard.Without(k.missing...)
+		r := Shortest(c, modelcheck.Options{StatesMax: 50_000})
+		if (r.Violation != nil) != k.broken || !k.broken && !r.Complete {
+			t.Errorf("without {%v}: %v, complete is %v", c.Without, r.Violation, r.Complete)
+		}
+	}
+}
