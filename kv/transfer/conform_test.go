@@ -118,9 +118,9 @@ var machines = map[string]struct {
 	guards []guard.Guard
 }{
 	"decode": {recordTarget, 0xd, []guard.Guard{guard.Coverage, guard.Provenance, guard.Landings, guard.FenceFirst, guard.DeferRelease, guard.FencePeer,
-		guard.Epochs, guard.FreshID, guard.KernelStop}},
+		guard.Epochs, guard.FreshID, guard.KernelStop, guard.Rank}},
 	"prefill": {recordSource, 0xa, []guard.Guard{guard.Epochs, guard.KernelStop, guard.Size, guard.JobDigest, guard.Silence, guard.Drain, guard.LostWrite,
-		guard.Tombstone, guard.Replay, guard.SourceHold, guard.LowMark}},
+		guard.Tombstone, guard.Replay, guard.SourceHold, guard.LowMark, guard.Rank}},
 }
 
 // A ledger of a worker that lacks a guard is rejected: the machines that serve
@@ -139,9 +139,9 @@ func TestALedgerWithoutAGuardIsRejected(t *testing.T) {
 			t.Logf("%s without %v: %v", name, g, finding)
 		}
 	}
-	// The other guards stand at the door, in the pool, the receiver and the worker.
+	// The other guards stand at the door, in the pool, the receiver, the worker and the join.
 	for g := range guard.End {
-		outside := g == guard.Door || g >= guard.Holders
+		outside := g == guard.Door || g >= guard.Holders && g != guard.Rank
 		if !seen[g] && !outside {
 			t.Errorf("no ledger without %v is tried", g)
 		}

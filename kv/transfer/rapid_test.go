@@ -19,10 +19,12 @@ func drawMessage(t *rapid.T) Message {
 		return Grant{X: x, Request: 1, Attempt: 1, GatewayBoot: 1, SourceEpoch: source, Tenant: 1, Tokens: uint32(16 * len(pages)),
 			TokenDigest: kv.Sum{1}, Key: kv.Key{1}, Low: low, Pages: pages}
 	case 1:
+		x.Rank = rapid.SampledFrom([]uint8{0, 0, 0, 1}).Draw(t, "rank")
 		return Abort{X: x, SourceEpoch: source, Low: low}
 	case 2:
 		return Closed{X: x, SourceEpoch: source, Outcome: OutcomeDone, Tokens: 32, TokenDigest: kv.Sum{1}, Roots: []kv.Digest{{1}, {2}}}
 	}
+	x.Rank = rapid.SampledFrom([]uint8{0, 0, 0, 1}).Draw(t, "rank")
 	return Closed{X: x, SourceEpoch: source, Outcome: OutcomeFailed, Reason: ReasonBusy}
 }
 

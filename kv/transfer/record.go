@@ -244,10 +244,14 @@ func AppendTargetConfig(b []byte, c TargetConfig) []byte {
 }
 
 // AppendSourceConfig appends the canonical form of a Source's configuration, as
-// AppendTargetConfig does.
+// AppendTargetConfig does. A rank of 0 is not written, any other stands at the end.
 func AppendSourceConfig(b []byte, c SourceConfig) []byte {
 	b = binary.LittleEndian.AppendUint64(append(b, RecordVersion, byte(RolePrefill)), uint64(c.Epoch))
-	return appendCounts(b, c.PagesMax, c.TokensMax, c.TransfersMax)
+	b = appendCounts(b, c.PagesMax, c.TokensMax, c.TransfersMax)
+	if c.Rank != 0 {
+		b = append(b, c.Rank)
+	}
+	return b
 }
 
 func appendCounts(b []byte, counts ...int) []byte {
@@ -271,6 +275,10 @@ func ParseConfig(b []byte) (role Role, target TargetConfig, source SourceConfig,
 		target = TargetConfig{Epoch: epoch, Rank: r.byte(), RepeatTicks: r.span(), FenceTicks: r.span(), QuarantineTicks: r.span()}
 	case RolePrefill:
 		source = SourceConfig{Epoch: epoch, PagesMax: r.span(), TokensMax: r.span(), TransfersMax: r.span()}
+		if len(r.rest) > 0 {
+			source.Rank = r.byte()
+			r.short = r.short || source.Rank == 0
+		}
 	default:
 		r.short = true
 	}

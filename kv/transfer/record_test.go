@@ -159,6 +159,11 @@ var (
 )
 
 func TestConfigurationsSurviveTheirRecord(t *testing.T) {
+	ranked := recordSource
+	ranked.Rank = 1
+	if _, _, source, err := ParseConfig(AppendSourceConfig(nil, ranked)); err != nil || source != ranked {
+		t.Errorf("the configuration of rank 1 is read as %+v, error %v", source, err)
+	}
 	for want, b := range map[Role][]byte{RoleDecode: AppendTargetConfig(nil, recordTarget), RolePrefill: AppendSourceConfig(nil, recordSource)} {
 		role, target, source, err := ParseConfig(b)
 		if err != nil || role != want || (role == RoleDecode) != (target == recordTarget) || (role == RolePrefill) != (source == recordSource) {
@@ -185,6 +190,7 @@ func TestConfigurationsSurviveTheirRecord(t *testing.T) {
 func FuzzParseConfig(f *testing.F) {
 	f.Add(AppendTargetConfig(nil, recordTarget))
 	f.Add(AppendSourceConfig(nil, recordSource))
+	f.Add(AppendSourceConfig(nil, SourceConfig{Epoch: 1, Rank: 2}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		role, target, source, err := ParseConfig(b)
 		if err != nil {

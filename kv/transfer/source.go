@@ -12,6 +12,7 @@ import (
 // SourceConfig is what a Source needs to know.
 type SourceConfig struct {
 	Epoch     kv.Epoch // this incarnation's nonce
+	Rank      uint8    // of this shard
 	PagesMax  int      // most pages that a transfer's prompt can have: what the pool holds
 	TokensMax int      // longest prompt
 	// TransfersMax bounds what is remembered of one link. A peer that goes over
@@ -198,6 +199,9 @@ func (s *Source) judge(g Grant) sourceInput {
 func (s *Source) ask(p int, x kv.TransferID, to kv.Epoch, low uint64, input sourceInput, grant *Grant) {
 	peer := &s.peers[p]
 	meant := to == s.config.Epoch && x.Epoch == peer.epoch
+	if x.Rank != s.config.Rank && !s.without.Missing(guard.Rank) {
+		return
+	}
 	if x.IsZero() || x.Epoch == 0 || x.Sequence == 0 || (!meant && !s.without.Missing(guard.Epochs)) {
 		return
 	}

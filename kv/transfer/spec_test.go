@@ -18,7 +18,7 @@ func TestSpecIsMadeFromTheTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := string(b)
-	for name, table := range map[string]string{"decode": targetMarkdown(), "prefill": sourceMarkdown()} {
+	for name, table := range map[string]string{"decode": targetMarkdown(), "prefill": sourceMarkdown(), "ranks": joinMarkdown()} {
 		want, err = between(want, name, table)
 		if err != nil {
 			t.Fatal(err)
@@ -72,6 +72,25 @@ func sourceMarkdown() string {
 	for s := sourceState(1); s < sourceGone; s++ {
 		for in := sourceInput(1); in < sourceInputs; in++ {
 			row := sourceTable[s][in]
+			if row.acts == nil && row.next == 0 {
+				continue
+			}
+			var acts []string
+			for _, act := range row.acts {
+				acts = append(acts, act.String())
+			}
+			fmt.Fprintf(&b, "| %v | %v | %s | %s |\n", s, in, strings.Join(acts, ", "), next(row.next.String()))
+		}
+	}
+	return b.String()
+}
+
+func joinMarkdown() string {
+	var b strings.Builder
+	b.WriteString("| state | input | does | next |\n|---|---|---|---|\n")
+	for s := joinState(1); s < joinStates; s++ {
+		for in := joinInput(1); in < joinInputs; in++ {
+			row := joinTable[s][in]
 			if row.acts == nil && row.next == 0 {
 				continue
 			}

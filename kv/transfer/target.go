@@ -224,6 +224,9 @@ func (t *Target) received(peer Peer, m Message) {
 	if !ok || p < 0 || c.Validate() != nil {
 		return
 	}
+	if t.without.Missing(guard.Rank) {
+		c.X.Rank = t.config.Rank
+	}
 	i := t.find(c.X)
 	if i < 0 {
 		return

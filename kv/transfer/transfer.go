@@ -64,6 +64,13 @@
 //     that it has not landed and never will. Whatever else became of it, neither: CLOSED is
 //     then never said, and the end of the link is the proof. After Written the transport no
 //     longer reads the page.
+//
+// # Several ranks
+//
+// A request whose pages are sharded is one transfer a rank, of one epoch and sequence, each
+// with a Target, a Source and pages of its own. What DoVerify finds goes to the request's
+// Join, not to the Target, and so does DoAnswer; the Join says when each Target gets its
+// Verified, whom to cancel, and what the request's answer is.
 package transfer
 
 import (

@@ -11,6 +11,13 @@ func (t *Target) Without(guards guard.Set) *Target {
 
 // Without takes guards away, for tests and the checker. Only packages below kv
 // can name the argument.
+func (j *Join) Without(guards guard.Set) *Join {
+	j.without = guards
+	return j
+}
+
+// Without takes guards away, for tests and the checker. Only packages below kv
+// can name the argument.
 func (s *Source) Without(guards guard.Set) *Source {
 	s.without = guards
 	return s

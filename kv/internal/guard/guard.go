@@ -73,6 +73,13 @@ const (
 	// Pool: pinned pages are compared by generation when their transfer is verified.
 	Pins
 
+	// Target and Source: a message counts only for the rank that it names.
+	Rank
+	// Join: no rank starts before every rank's pages are verified.
+	AllVerified
+	// Join: the end of one rank ends the others.
+	OneEnds
+
 	// End is the number of guards.
 	End
 )
@@ -80,7 +87,7 @@ const (
 var names = [End]string{
 	"Door", "Coverage", "Provenance", "Landings", "FenceFirst", "DeferRelease", "FencePeer", "Epochs", "FreshID", "KernelStop",
 	"Size", "JobDigest", "Silence", "Drain", "LostWrite", "Tombstone", "Replay", "SourceHold", "LowMark", "Holders", "Gate", "TagVerify", "SumVerify", "TagStep",
-	"Tenant", "Readers", "Pins",
+	"Tenant", "Readers", "Pins", "Rank", "AllVerified", "OneEnds",
 }
 
 // String is the guard's name in documents and scripts.

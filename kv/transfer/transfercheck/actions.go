@@ -94,6 +94,10 @@ func (w *World) submits(list []Action) []Action {
 			list = append(list, Action{kind: submit, a: r, b: -1})
 			continue
 		}
+		if c.ranks() > 1 {
+			list = w.submitRanks(list, r, need)
+			continue
+		}
 		for d := range w.decodes {
 			for p := range w.prefills {
 				if w.healthy(uint8(d), uint8(p)) == nil {
@@ -223,7 +227,8 @@ func (w *World) letterActions(list []Action) []Action {
 		for k := range w.links {
 			l := &w.links[k]
 			other := l.decode == own.decode && l.prefill == own.prefill && (l.target != own.target || l.source != own.source)
-			if other && w.arrives(&w.letters[i], l) {
+			rank := w.config.ranks() > 1 && l.decode != own.decode && l.target == own.target && l.source == own.source
+			if (other || rank) && w.arrives(&w.letters[i], l) {
 				list = append(list, Action{kind: stray, a: i, b: k})
 			}
 		}
@@ -304,7 +309,7 @@ func (w *World) linkActions(list []Action) []Action {
 	for d := range w.decodes {
 		for p := range w.prefills {
 			l := w.healthy(uint8(d), uint8(p))
-			if l == nil || !w.sourceUp(l) {
+			if w.paired(d, p) && (l == nil || !w.sourceUp(l)) {
 				list = append(list, Action{kind: reconnect, a: d, b: p})
 			}
 		}
@@ -409,7 +414,11 @@ func (m Model) Describe(w *World, a Action) string {
 
 // showX names a transfer by its decode worker, that one's incarnation, and the sequence.
 func showX(x kv.TransferID) string {
-	return fmt.Sprintf("x%d.%d.%d", x.Epoch&0xf, x.Epoch>>12, x.Sequence)
+	s := fmt.Sprintf("x%d.%d.%d", x.Epoch&0xf, x.Epoch>>12, x.Sequence)
+	if x.Rank > 0 {
+		s += fmt.Sprintf("/%d", x.Rank)
+	}
+	return s
 }
 
 func showMessage(m transfer.Message) string {

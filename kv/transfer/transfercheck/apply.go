@@ -111,14 +111,22 @@ func (w *World) submit(a Action) {
 		w.fail("Admission: a request that is too large for prefill is given pages")
 	}
 	q.open++
-	r := a.a
+	if w.config.ranks() > 1 {
+		w.openRanks(a.a, a.slots)
+		return
+	}
+	w.open(i, p, a.a, a.slots)
+}
+
+// open takes pages for a request at a decode node, and grants them to a prefill node.
+func (w *World) open(i, p uint8, r int, slots []kv.Slot) {
 	need, tenant := w.config.Requests[r], w.config.tenant(uint8(r+1))
 	d := w.mutDecode(i)
 	x := d.target.Next()
 	d.opened = x.Sequence
 	pins := w.decodePins(int(i), uint8(r+1))
 	w.pin(d.pool, x, tenant, pins)
-	d.pool.Prefer(a.slots...)
+	d.pool.Prefer(slots...)
 	pages, err := d.pool.Grant(x, tenant, need-len(pins))
 	w.must(err)
 	d.jobs = append(d.jobs, job{x: x, request: uint8(r + 1), link: w.healthy(i, p).peer, prefix: pins, pages: pages})
@@ -129,7 +137,7 @@ func (w *World) submit(a Action) {
 func (w *World) deliver(m letter, l *link) {
 	e := transfer.Received{Peer: l.peer, Message: m.message}
 	if m.toSource {
-		if !l.sourceDoubt {
+		if !l.sourceDoubt && letterX(&m).Rank == w.config.rank(int(l.prefill)) {
 			l.low = max(l.low, lowOf(m.message))
 		}
 		w.stepSource(l.prefill, e)
@@ -329,6 +337,10 @@ func (w *World) verify(i uint8, x kv.TransferID) {
 			ok = ok && m.header.x == x && m.header.sum == m.body && n < len(j.roots) && root(m.body) == j.roots[n]
 		}
 	}
+	if j.verified = ok; w.config.ranks() > 1 {
+		w.stepJoin(x, transfer.RankVerified{Rank: x.Rank, OK: ok})
+		return
+	}
 	w.stepTarget(i, transfer.Verified{X: x, OK: ok})
 }
 
@@ -449,7 +461,7 @@ func (w *World) crashPrefill(i uint8) {
 		l := w.link(r.link)
 		return l.prefill == i && l.source == old && (r.landed || r.refused)
 	})
-	w.prefills[i] = newPrefill(w.config, old+0x1000)
+	w.prefills[i] = newPrefill(w.config, int(i), old+0x1000)
 	w.followCrashPrefill(i)
 }
 
@@ -466,7 +478,7 @@ func (w *World) crashDecode(i uint8) {
 			}
 		}
 	}
-	d := newDecode(w.config, old.epoch+0x1000)
+	d := newDecode(w.config, int(i), old.epoch+0x1000)
 	d.memory = slices.Clone(old.memory)
 	w.decodes[i] = d
 	for n := range w.links {

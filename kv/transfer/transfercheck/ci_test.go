@@ -33,7 +33,7 @@ func places() []modelcheck.Property[*World] {
 	}
 	stage := func(names ...string) func(*World, *job) bool {
 		return func(w *World, j *job) bool {
-			return slices.Contains(names, w.decodes[j.x.Epoch&0xf].target.Stage(j.x))
+			return slices.Contains(names, w.decodes[w.home(j.x)].target.Stage(j.x))
 		}
 	}
 	return []modelcheck.Property[*World]{

@@ -1,5 +1,7 @@
 package transfercheck
 
+import "slices"
+
 // small is the world that the configurations vary.
 func small(name string, t Transport, vary func(*Config)) Config {
 	c := Config{Name: name, Transport: t, Requests: []int{1, 1}, Pages: 2, SourcePages: 2, Prefills: 1, Decodes: 1, Attempts: 1, Cancels: true}
@@ -31,16 +33,18 @@ func Every(t Transport) []Config {
 	}
 }
 
-// Extensions lists the worlds of prefix caches, for one transport:
-// each extension at its own smallest size, with its faults.
+// Extensions lists the worlds of prefix caches and of ranks, for one
+// transport: each extension at its own smallest size, with its faults.
 func Extensions(t Transport) []Config {
-	return PrefixWorlds(t)
+	return slices.Concat(PrefixWorlds(t), RankWorlds(t))
 }
 
 // LargeExtensions are worlds of them that take minutes.
 func LargeExtensions(t Transport) []Config {
 	suspected := sourceSharing("prefix at prefill, false suspicion", t, func(c *Config) { c.Suspicions, c.Cancels = 1, false })
-	return []Config{suspected}
+	again := RankWorlds(t)[1]
+	again.Name, again.Requests = "two ranks, two requests, crash of prefill", []int{1, 1}
+	return []Config{suspected, again}
 }
 
 // CI is the set that each run of the tests explores whole: every fault on every

@@ -16,6 +16,7 @@ func (w *World) stepTarget(i uint8, e transfer.TargetEvent) {
 	for _, effect := range d.target.Step(e) {
 		w.doTarget(i, d, effect)
 	}
+	w.settleRanks()
 }
 
 func (w *World) doTarget(i uint8, d *decode, e transfer.Effect) {
@@ -95,6 +96,7 @@ func (w *World) start(d *decode, j *job) {
 	w.must(d.pool.Adopt(j.x, len(j.pages)-1))
 	w.must(d.pool.HoldKernel(j.x))
 	j.started, j.kernel = true, true
+	w.startedAlone(j)
 	w.startedOnLostPins(d, j)
 	for n, ref := range j.table() {
 		if m := d.memory[ref.Slot]; m.body != w.wanted(j.request, n) || n >= len(j.prefix) && m.header.x != j.x {
@@ -111,9 +113,19 @@ func (w *World) answer(j *job, code transfer.Code) {
 	}
 	j.answered = true
 	j.finished(code)
-	r := &w.requests[j.request-1]
+	switch {
+	case w.config.ranks() > 1:
+		w.tellRank(j.x, transfer.RankAnswered{Rank: j.x.Rank, Code: code})
+	default:
+		w.settleRequest(j.request, code)
+	}
+}
+
+// settleRequest ends an attempt of a request.
+func (w *World) settleRequest(request uint8, code transfer.Code) {
+	r := &w.requests[request-1]
 	r.open--
-	if code == transfer.CodeDone && w.config.Requests[j.request-1] > w.config.SourcePages {
+	if code == transfer.CodeDone && w.config.Requests[request-1] > w.config.SourcePages {
 		w.fail("Admission: a request that is too large for prefill is answered")
 	}
 	last := int(r.attempts) >= w.config.Attempts

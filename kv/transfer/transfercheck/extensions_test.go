@@ -41,6 +41,10 @@ func extensionPlaces() []modelcheck.Property[*World] {
 			d := w.decodes[0]
 			return d.scrubbed.Generation != 0 && d.pool.Page(d.scrubbed.Slot).State == pool.Cached
 		}),
+		modelcheck.Sometimes("a rank that waits for the other", anyJob(func(w *World, j *job) bool {
+			return w.config.ranks() > 1 && j.verified && !j.started && !j.answered
+		})),
+		modelcheck.Sometimes("a request answered at both ranks", func(w *World) bool { return w.config.ranks() > 1 && w.requests[0].done }),
 	}
 }
 
@@ -109,6 +113,31 @@ func holdExtensions(t *testing.T, rows [][]string) {
 	}
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// None of the extensions' guards leaks when it alone is missing, and nothing else
+// is broken.
+func TestNoSingleGuardOfTheExtensionsLeaks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("every guard in every world that it has to do with")
+	}
+	for _, tr := range extensionTransports {
+		prefix := []Config{
+			sharing("prefix at decode", tr, func(c *Config) { c.Requests, c.Cancels = []int{2, 2, 2}, false }),
+			sharing("prefix at decode, two tenants", tr, func(c *Config) { c.Tenants = []int{1, 2} }),
+			sourceSharing("prefix at prefill", tr, func(c *Config) { c.Cancels = false }),
+		}
+		ranks := RankWorlds(tr)
+		worlds := map[guard.Guard][]Config{guard.Tenant: prefix, guard.Readers: prefix, guard.Pins: prefix, guard.Rank: ranks[3:], guard.AllVerified: ranks, guard.OneEnds: ranks}
+		for g := guard.Tenant; g < guard.End; g++ {
+			for _, c := range worlds[g] {
+				c.Only, c.Without = "NoLeak", guard.Without(g)
+				if r := Shortest(c, modelcheck.Options{StatesMax: 50_000}); r.Violation != nil || !r.Complete {
+					t.Errorf("%s, %s without %v: %v, complete is %v, %d states", tr.Name, c.Name, g, r.Violation, r.Complete, r.States)
+				}
+			}
+		}
 	}
 }
 

@@ -1,6 +1,8 @@
 package transfercheck
 
 import (
+	"slices"
+
 	"github.com/bulkhead-kv/bulkhead/kv/internal/guard"
 	"github.com/bulkhead-kv/bulkhead/modelcheck"
 )
@@ -30,7 +32,7 @@ func (p Proof) config(missing []guard.Guard) Config {
 }
 
 // Proofs is one proof for each guard.
-func Proofs() []Proof { return append(baseProofs(), pinProofs()...) }
+func Proofs() []Proof { return slices.Concat(baseProofs(), pinProofs(), rankProofs()) }
 
 func baseProofs() []Proof {
 	tooLarge := func(c *Config) { c.Requests, c.SourcePages = []int{1, 2}, 1 }

@@ -208,6 +208,8 @@ func storyList(t *testing.T) string {
 const guardsLimits = `## 6. What this does not say
 
 - Worlds have two requests, one or two pages and one worker of a kind; sets larger than the size given were not looked at.
+- The worlds of sections 2 to 4 have no prefix cache and one rank: Tenant, Readers, Pins, Rank, AllVerified and OneEnds have nothing to do in
+  them. In the worlds of [SPEC.md](SPEC.md) section 10 none of the six leaks when it alone is missing.
 - A guard is taken away everywhere at once. Half a guard, or a wrong one, is another fault.
 - Where the transport can land a write's body before its tags, no check of tags is a second layer for a late write: such a
   transport belongs inside one trust domain.

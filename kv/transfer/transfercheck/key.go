@@ -35,6 +35,7 @@ func (w *World) forget() {
 	if !w.fresh() {
 		return
 	}
+	w.forgetRanked()
 	w.letters = slices.DeleteFunc(w.letters, func(m letter) bool { return !w.matters(&m) })
 	for i := range w.decodes {
 		d := w.decodes[i]
@@ -93,7 +94,7 @@ func letterX(m *letter) kv.TransferID {
 
 // has reports whether decode still has x.
 func (w *World) has(x kv.TransferID) bool {
-	d := w.decodes[x.Epoch&0xf]
+	d := w.decodes[w.home(x)]
 	return d.epoch == x.Epoch && d.target.Has(x)
 }
 
@@ -125,6 +126,7 @@ func (m Model) AppendKey(key []byte, w *World) []byte {
 	for _, q := range w.requests {
 		key = append(key, bit(q.done), q.attempts, q.open)
 	}
+	key = w.ranksKey(key)
 	u := w.used
 	key = append(key, u.prefillCrashes, u.decodeCrashes, u.suspicions, u.breaks, u.strays, u.lost, u.astray, u.late)
 	if w.shadow != nil {
@@ -162,7 +164,7 @@ func (e *encoder) content(c content) []byte {
 
 func (e *encoder) x(key []byte, x kv.TransferID) []byte {
 	key = binary.AppendUvarint(key, uint64(x.Epoch))
-	return binary.AppendUvarint(key, x.Sequence)
+	return append(binary.AppendUvarint(key, x.Sequence), x.Rank)
 }
 
 // memory is a page's bytes. A tag is told by whether it is still its page's.
@@ -191,7 +193,7 @@ func (e *encoder) decode(key []byte, i int) []byte {
 	for k := range d.jobs {
 		j := &d.jobs[k]
 		key = e.x(append(key, 0xd1, j.request, byte(j.link), j.landed, byte(len(j.roots)), bit(j.fencing)|bit(j.checking)<<1|bit(j.started)<<2|bit(j.answered)<<3|
-			bit(j.kernel)<<4|bit(j.stopping)<<5|bit(j.owed)<<6), j.x)
+			bit(j.kernel)<<4|bit(j.stopping)<<5|bit(j.owed)<<6|bit(j.verified)<<7), j.x)
 		for _, ref := range append(slices.Clone(j.pages), j.grown...) {
 			key = binary.AppendUvarint(key, e.page(i, ref))
 		}
@@ -273,7 +275,7 @@ func (e *encoder) message(key []byte, m *letter) []byte {
 	switch m := m.message.(type) {
 	case transfer.Grant:
 		key = append(e.x(append(key, 'g'), m.X), byte(m.Request), byte(m.Low))
-		d := int(m.X.Epoch & 0xf)
+		d := e.w.home(m.X)
 		for _, ref := range m.Pages {
 			key = binary.AppendUvarint(key, e.page(d, ref))
 		}
@@ -328,7 +330,7 @@ func (e *encoder) marks(i int) [][]byte {
 		}
 	}
 	for k := range e.w.letters {
-		if g, ok := e.w.letters[k].message.(transfer.Grant); ok && int(g.X.Epoch&0xf) == i {
+		if g, ok := e.w.letters[k].message.(transfer.Grant); ok && e.w.home(g.X) == i {
 			for _, ref := range g.Pages {
 				refer(ref.Slot, ref.Generation)
 			}
@@ -342,7 +344,7 @@ func (e *encoder) marks(i int) [][]byte {
 	}
 	for _, p := range e.w.prefills {
 		for k := range p.jobs {
-			if j := &p.jobs[k]; int(j.x.Epoch&0xf) == i {
+			if j := &p.jobs[k]; e.w.home(j.x) == i {
 				for _, ref := range j.grant.Pages {
 					refer(ref.Slot, ref.Generation)
 				}

@@ -26,6 +26,7 @@ func Properties(c *Config) []modelcheck.Property[*World] {
 		modelcheck.Always("PinsHeld", pinsHeld),
 		modelcheck.Always("OwnCache", ownCache),
 		modelcheck.Always("ScrubHeld", scrubHeld),
+		modelcheck.Always("EndTogether", endTogether),
 		modelcheck.Recovers("Rest", healingSteps, (*World).heal, (*World).unrest),
 		modelcheck.Recovers("RestWithoutPrefill", healingSteps, (*World).healAlone, (*World).unrestAlone),
 	}
@@ -184,7 +185,7 @@ func forgets(w *World) error {
 		}
 		p := w.prefills[l.prefill]
 		for sequence := l.first; sequence < l.low; sequence++ {
-			x := kv.TransferID{Epoch: l.target, Sequence: sequence}
+			x := kv.TransferID{Epoch: l.target, Sequence: sequence, Rank: w.config.rank(int(l.prefill))}
 			if p.source.Stage(x) == "closed" && p.job(x) == nil {
 				return fmt.Errorf("%s is below the low mark %d and remembered", showX(x), l.low)
 			}

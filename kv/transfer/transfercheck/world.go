@@ -50,6 +50,7 @@ type Config struct {
 	SourcePages int   // of each prefill worker, and so its longest prompt
 	Prefills    int
 	Decodes     int
+	Ranks       int  // shards of each request, one at each node of a kind; 0 is 1
 	Attempts    int  // times that a request may be submitted
 	Twice       bool // the gateway submits again before the first attempt has ended
 	Cancels     bool
@@ -113,6 +114,7 @@ type job struct {
 	roots    []kv.Digest // to be verified against
 	fencing  bool        // DoFence is under way
 	checking bool        // DoVerify is under way
+	verified bool        // it found the pages right
 	started  bool        // decoding: its pages are read
 	answered bool
 	kernel   bool  // a step may be running
@@ -228,6 +230,8 @@ type World struct {
 	letters  []letter
 	writes   []write
 	requests []request
+	ranked   []ranked
+	due      []rankReport // empty between two actions
 	used     faults
 	broken   string // what an action broke, for the step properties
 	shadow   *shadow
@@ -246,29 +250,31 @@ func prefillEpoch(node, incarnation int) kv.Epoch { return kv.Epoch(0xa0 + node 
 func NewWorld(c *Config) *World {
 	w := &World{config: c, requests: make([]request, len(c.Requests))}
 	for d := range c.Decodes {
-		w.decodes = append(w.decodes, newDecode(c, decodeEpoch(d, 0)))
+		w.decodes = append(w.decodes, newDecode(c, d, decodeEpoch(c.nodeEpoch(d), 0)))
 	}
 	for p := range c.Prefills {
-		w.prefills = append(w.prefills, newPrefill(c, prefillEpoch(p, 0)))
+		w.prefills = append(w.prefills, newPrefill(c, p, prefillEpoch(c.nodeEpoch(p), 0)))
 	}
 	if c.Lockstep != nil {
 		w.shadow = newShadow(w)
 	}
 	for d := range c.Decodes {
 		for p := range c.Prefills {
-			w.connect(uint8(d), uint8(p))
+			if w.paired(d, p) {
+				w.connect(uint8(d), uint8(p))
+			}
 		}
 	}
 	return w
 }
 
-func newDecode(c *Config, epoch kv.Epoch) *decode {
-	return &decode{epoch: epoch, target: transfer.NewTarget(transfer.TargetConfig{Epoch: epoch, RepeatTicks: 1, FenceTicks: 3, QuarantineTicks: 5}).Without(c.Without),
+func newDecode(c *Config, node int, epoch kv.Epoch) *decode {
+	return &decode{epoch: epoch, target: transfer.NewTarget(transfer.TargetConfig{Epoch: epoch, Rank: c.rank(node), RepeatTicks: 1, FenceTicks: 3, QuarantineTicks: 5}).Without(c.Without),
 		pool: pool.New(c.Pages, 0).Without(c.Without), memory: make([]memory, c.Pages)}
 }
 
-func newPrefill(c *Config, epoch kv.Epoch) *prefill {
-	config := transfer.SourceConfig{Epoch: epoch, PagesMax: c.SourcePages, TokensMax: c.SourcePages * kv.PageTokens}
+func newPrefill(c *Config, node int, epoch kv.Epoch) *prefill {
+	config := transfer.SourceConfig{Epoch: epoch, Rank: c.rank(node), PagesMax: c.SourcePages, TokensMax: c.SourcePages * kv.PageTokens}
 	return &prefill{epoch: epoch, source: transfer.NewSource(config).Without(c.Without),
 		pool: pool.New(c.SourcePages, 0).Without(c.Without), memory: make([]content, c.SourcePages)}
 }
