@@ -48,13 +48,18 @@ const (
 	evictSource
 	scrub
 	scrubEnds
+	hear
+	crashGateway
+	orphan
+	orphanSource
 )
 
 var kindNames = [...]string{"submit", "cancel", "deliver", "STRAY", "job joins", "job does not come", "compute and post", "write lands", "body lands", "tags land", "tags are poisoned",
 	"write is reported", "fence proved", "link torn", "link breaks at prefill", "reconnect", "verify", "grow", "decode finishes", "decode detects",
 	"decode kernel stops", "prefill kernel stops", "STALE decode kernel writes", "STALE prefill kernel writes", "CRASH prefill", "CRASH decode", "suspect",
 	"write VANISHES, reported done", "write goes ASTRAY", "write is reported EARLY",
-	"evict", "evict", "scrub reads", "scrub ends"}
+	"evict", "evict", "scrub reads", "scrub ends",
+	"gateway hears", "CRASH gateway", "decode loses its gateway", "prefill loses its gateway"}
 
 // Action is one thing that can happen. Its fields mean what its kind needs.
 type Action struct {
@@ -73,6 +78,7 @@ func (m Model) Actions(w *World) (list []Action) {
 	list = w.writeActions(list)
 	list = w.linkActions(list)
 	list = w.cacheActions(list)
+	list = w.gatewayActions(list)
 	return w.faultActions(list)
 }
 
@@ -82,8 +88,7 @@ func (w *World) submits(list []Action) []Action {
 	prefill := transfer.Hello{PoolPages: uint32(c.SourcePages), ContextTokens: uint32(c.SourcePages * kv.PageTokens)}
 	for r := range w.requests {
 		q := &w.requests[r]
-		busy := q.open > 0 && !c.Twice
-		if q.done || busy || int(q.attempts) >= c.Attempts {
+		if q.done || w.waits(r) || int(q.attempts) >= c.Attempts {
 			continue
 		}
 		if r > 0 && !c.Unreduced && c.Requests[r] == c.Requests[r-1] && c.tenant(uint8(r+1)) == c.tenant(uint8(r)) && w.requests[r-1].attempts == 0 && !w.requests[r-1].done {
@@ -401,12 +406,17 @@ func (m Model) Describe(w *World, a Action) string {
 		return fmt.Sprintf("%s %d", s, a.a)
 	case evict, evictSource, scrub, scrubEnds:
 		return s + ": " + w.describeCache(a)
+	case crashGateway:
+		return s
+	case hear:
+		r := w.replies[a.a]
+		return fmt.Sprintf("%s %v for try %d of number %d of boot %d: text of r%d", s, r.code, r.try, r.number, r.boot, r.request)
 	case grow:
 		return fmt.Sprintf("%s %s by page %d", s, showX(a.x), a.slots[0])
 	default:
 	}
 	node := "D"
-	if slices.Contains([]kind{join, joinNot, compute, stopPrefill}, a.kind) {
+	if slices.Contains([]kind{join, joinNot, compute, stopPrefill, orphanSource}, a.kind) {
 		node = "P"
 	}
 	return fmt.Sprintf("%s: %s at %s%d", s, showX(a.x), node, a.a)

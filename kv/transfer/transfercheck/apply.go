@@ -93,6 +93,8 @@ func (w *World) applyFault(a Action) {
 		w.used.late++
 		w.leave(&w.writes[a.a])
 		w.complete(a.a, true, false)
+	case hear, crashGateway, orphan, orphanSource:
+		w.applyGateway(a)
 	default:
 		w.applyCache(a)
 	}
@@ -115,11 +117,11 @@ func (w *World) submit(a Action) {
 		w.openRanks(a.a, a.slots)
 		return
 	}
-	w.open(i, p, a.a, a.slots)
+	w.open(i, p, a.a, a.slots, w.issue(a.a))
 }
 
 // open takes pages for a request at a decode node, and grants them to a prefill node.
-func (w *World) open(i, p uint8, r int, slots []kv.Slot) {
+func (w *World) open(i, p uint8, r int, slots []kv.Slot, ticket ticket) {
 	need, tenant := w.config.Requests[r], w.config.tenant(uint8(r+1))
 	d := w.mutDecode(i)
 	x := d.target.Next()
@@ -129,8 +131,8 @@ func (w *World) open(i, p uint8, r int, slots []kv.Slot) {
 	d.pool.Prefer(slots...)
 	pages, err := d.pool.Grant(x, tenant, need-len(pins))
 	w.must(err)
-	d.jobs = append(d.jobs, job{x: x, request: uint8(r + 1), link: w.healthy(i, p).peer, prefix: pins, pages: pages})
-	w.stepTarget(i, transfer.Open{X: x, Peer: w.healthy(i, p).peer, Request: uint64(r + 1), Attempt: uint32(w.requests[r].attempts), GatewayBoot: 1, Tenant: tenant,
+	d.jobs = append(d.jobs, job{x: x, request: uint8(r + 1), ticket: ticket, link: w.healthy(i, p).peer, prefix: pins, pages: pages})
+	w.stepTarget(i, transfer.Open{X: x, Peer: w.healthy(i, p).peer, Request: uint64(r + 1), Attempt: uint32(w.requests[r].attempts), GatewayBoot: uint64(ticket.boot), Tenant: tenant,
 		Tokens: uint32(need * kv.PageTokens), TokenDigest: digest(uint8(r + 1)), Key: kv.Key{1}, Prefix: refsOf(pins), Pages: pages})
 }
 

@@ -33,10 +33,10 @@ func Every(t Transport) []Config {
 	}
 }
 
-// Extensions lists the worlds of prefix caches and of ranks, for one
+// Extensions lists the worlds of prefix caches, of a gateway and of ranks, for one
 // transport: each extension at its own smallest size, with its faults.
 func Extensions(t Transport) []Config {
-	return slices.Concat(PrefixWorlds(t), RankWorlds(t))
+	return slices.Concat(PrefixWorlds(t), GatewayWorlds(t), RankWorlds(t))
 }
 
 // LargeExtensions are worlds of them that take minutes.

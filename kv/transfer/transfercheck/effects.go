@@ -116,6 +116,9 @@ func (w *World) answer(j *job, code transfer.Code) {
 	switch {
 	case w.config.ranks() > 1:
 		w.tellRank(j.x, transfer.RankAnswered{Rank: j.x.Rank, Code: code})
+	case w.config.Gateway:
+		w.requests[j.request-1].open--
+		w.reply(j, code)
 	default:
 		w.settleRequest(j.request, code)
 	}

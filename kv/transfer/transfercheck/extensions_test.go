@@ -10,6 +10,7 @@ import (
 
 	"github.com/bulkhead-kv/bulkhead/kv/internal/guard"
 	"github.com/bulkhead-kv/bulkhead/kv/pool"
+	"github.com/bulkhead-kv/bulkhead/kv/transfer"
 	"github.com/bulkhead-kv/bulkhead/modelcheck"
 )
 
@@ -40,6 +41,13 @@ func extensionPlaces() []modelcheck.Property[*World] {
 		modelcheck.Sometimes("a scrubbed page of the cache", func(w *World) bool {
 			d := w.decodes[0]
 			return d.scrubbed.Generation != 0 && d.pool.Page(d.scrubbed.Slot).State == pool.Cached
+		}),
+		modelcheck.Sometimes("two boots of a gateway with a submission each", func(w *World) bool {
+			jobs := w.decodes[0].jobs
+			return w.config.Gateway && len(jobs) > 1 && jobs[0].request == jobs[1].request && jobs[0].ticket.boot != jobs[1].ticket.boot
+		}),
+		modelcheck.Sometimes("a client answered after a crash of its gateway", func(w *World) bool {
+			return slices.ContainsFunc(w.gateway.streams, func(s stream) bool { return s.boot > 1 && s.outcome == transfer.CodeDone })
 		}),
 		modelcheck.Sometimes("a rank that waits for the other", anyJob(func(w *World, j *job) bool {
 			return w.config.ranks() > 1 && j.verified && !j.started && !j.answered
@@ -154,5 +162,19 @@ func TestACachedPageIsNotEvictedWhileItIsSent(t *testing.T) {
 		if (r.Violation != nil) != k.broken || !k.broken && !r.Complete {
 			t.Errorf("without {%v}: %v, complete is %v", c.Without, r.Violation, r.Complete)
 		}
+	}
+}
+
+// What the gateway and the workers owe each other is needed: without it a client
+// gets another's text, or work for nobody never ends.
+func TestBrokenGateways(t *testing.T) {
+	for property, c := range gatewayProofs() {
+		c.Only = property
+		r := Shortest(c, modelcheck.Options{StatesMax: 50_000})
+		if got := PropertyOf(r.Violation); got != property {
+			t.Errorf("%s: %q breaks after %d states, want %s", c.Name, got, r.States, property)
+			continue
+		}
+		t.Logf("%s breaks after %d steps:\n\t%s", property, len(r.Violation.Trace), strings.Join(r.Violation.Trace, "\n\t"))
 	}
 }

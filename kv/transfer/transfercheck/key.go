@@ -35,6 +35,7 @@ func (w *World) forget() {
 	if !w.fresh() {
 		return
 	}
+	w.forgetReplies()
 	w.forgetRanked()
 	w.letters = slices.DeleteFunc(w.letters, func(m letter) bool { return !w.matters(&m) })
 	for i := range w.decodes {
@@ -126,7 +127,7 @@ func (m Model) AppendKey(key []byte, w *World) []byte {
 	for _, q := range w.requests {
 		key = append(key, bit(q.done), q.attempts, q.open)
 	}
-	key = w.ranksKey(key)
+	key = w.ranksKey(w.gatewayKey(key))
 	u := w.used
 	key = append(key, u.prefillCrashes, u.decodeCrashes, u.suspicions, u.breaks, u.strays, u.lost, u.astray, u.late)
 	if w.shadow != nil {
@@ -193,7 +194,7 @@ func (e *encoder) decode(key []byte, i int) []byte {
 	for k := range d.jobs {
 		j := &d.jobs[k]
 		key = e.x(append(key, 0xd1, j.request, byte(j.link), j.landed, byte(len(j.roots)), bit(j.fencing)|bit(j.checking)<<1|bit(j.started)<<2|bit(j.answered)<<3|
-			bit(j.kernel)<<4|bit(j.stopping)<<5|bit(j.owed)<<6|bit(j.verified)<<7), j.x)
+			bit(j.kernel)<<4|bit(j.stopping)<<5|bit(j.owed)<<6|bit(j.verified)<<7, j.ticket.boot, j.ticket.number, j.ticket.try), j.x)
 		for _, ref := range append(slices.Clone(j.pages), j.grown...) {
 			key = binary.AppendUvarint(key, e.page(i, ref))
 		}
@@ -224,7 +225,7 @@ func (e *encoder) prefill(key []byte, i int) []byte {
 	}
 	for k := range p.jobs {
 		j := &p.jobs[k]
-		key = e.x(append(key, 0xa1, byte(j.computed), byte(j.want), bit(j.joining)|bit(j.kernel)<<1|bit(j.stopping)<<2|bit(j.owed)<<3), j.x)
+		key = e.x(append(key, 0xa1, byte(j.computed), byte(j.want), bit(j.joining)|bit(j.kernel)<<1|bit(j.stopping)<<2|bit(j.owed)<<3|bit(j.cancelled)<<4), j.x)
 		for _, ref := range j.pages {
 			key = append(key, byte(ref.Slot))
 		}

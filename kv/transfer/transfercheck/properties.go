@@ -241,7 +241,7 @@ func (w *World) unrestAlone() error {
 			return fmt.Errorf("request %d has %d attempts without an answer", r+1, q.open)
 		}
 	}
-	return nil
+	return w.unanswered()
 }
 
 // heal is one step towards rest: every message of before is lost, no fault
@@ -283,12 +283,12 @@ func (w *World) healing(prefillLives bool) *World {
 func (w *World) settle(prefillLives bool) {
 	goesOn := map[kind]bool{land: true, landBody: true, landTags: true, poison: true, report: prefillLives, fence: true, tear: true, verify: true, finish: true,
 		detect: true, stopDecode: true, stopPrefill: prefillLives, compute: prefillLives, join: prefillLives, breakLink: prefillLives, reconnect: prefillLives,
-		evict: true, evictSource: true, scrubEnds: true}
+		evict: true, evictSource: true, scrubEnds: true, hear: true, orphan: true, orphanSource: prefillLives}
 	for range 200 {
 		list := Model{w.config}.Actions(w)
 		i := -1
 		for k, a := range list {
-			if goesOn[a.kind] && (a.kind != breakLink || a.b == 0) {
+			if goesOn[a.kind] && (a.kind != breakLink || a.b == 0) && (a.kind != finish || !w.orphaned(w.decodes[a.a].job(a.x).ticket.boot)) {
 				i = k
 				break
 			}

@@ -84,7 +84,7 @@ func (w *World) openRanks(r int, slots []kv.Slot) {
 	w.ranked = append(slices.Clip(w.ranked), ranked{epoch: w.decodes[0].epoch, sequence: w.decodes[0].opened + 1, request: uint8(r + 1),
 		join: transfer.NewJoin(w.config.ranks()).Without(w.config.Without)})
 	for rank := range w.config.ranks() {
-		w.open(uint8(rank), uint8(rank), r, slots[rank*need:][:need])
+		w.open(uint8(rank), uint8(rank), r, slots[rank*need:][:need], ticket{boot: 1})
 	}
 }
 

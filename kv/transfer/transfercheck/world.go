@@ -69,7 +69,8 @@ type Config struct {
 	LateWrites   int  // reported done, lands later
 	MixedJobs    bool // prefill joins grants with another request's job
 
-	Sharing // prefix caches and scrub
+	Sharing  // prefix caches and scrub
+	Fronting // a gateway as a machine
 
 	Without   guard.Set // the guards that are missing
 	Only      string    // the one property that is asked for; "" asks for all
@@ -107,6 +108,7 @@ type memory struct {
 type job struct {
 	x        kv.TransferID
 	request  uint8
+	ticket   ticket
 	link     transfer.Peer
 	prefix   []entry      // pinned
 	pages    []kv.PageRef // granted
@@ -153,6 +155,8 @@ type sourceJob struct {
 	kernel   bool
 	stopping bool
 	owed     bool // DoRelease was refused by the pool
+
+	cancelled bool // its gateway is gone, and the source knows
 }
 
 // prefill is a prefill worker.
@@ -230,6 +234,8 @@ type World struct {
 	letters  []letter
 	writes   []write
 	requests []request
+	gateway  gateway
+	replies  []reply
 	ranked   []ranked
 	due      []rankReport // empty between two actions
 	used     faults
@@ -239,7 +245,7 @@ type World struct {
 
 // faults is how many of each were used up.
 type faults struct {
-	prefillCrashes, decodeCrashes, suspicions, breaks, strays, lost, astray, late uint8
+	prefillCrashes, decodeCrashes, suspicions, breaks, strays, lost, astray, late, gatewayCrashes uint8
 }
 
 // epochs make incarnations: equality is all that is asked of them.
@@ -249,6 +255,7 @@ func prefillEpoch(node, incarnation int) kv.Epoch { return kv.Epoch(0xa0 + node 
 // NewWorld is the start: every worker is up, every pair linked, every page free.
 func NewWorld(c *Config) *World {
 	w := &World{config: c, requests: make([]request, len(c.Requests))}
+	w.crashGateway()
 	for d := range c.Decodes {
 		w.decodes = append(w.decodes, newDecode(c, d, decodeEpoch(c.nodeEpoch(d), 0)))
 	}
