@@ -246,6 +246,7 @@ func (j *joint) take(m *move) {
 	for _, c := range m.cells {
 		if err == nil {
 			err = j.agree(m, c.X)
+			j.state.Prune(c.X)
 		}
 	}
 	if err != nil {

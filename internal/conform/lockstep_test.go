@@ -147,6 +147,12 @@ func TestLockstepFindsWhatNoMachineSees(t *testing.T) {
 			d.from(transfer.Written{X: x, OK: true})
 			d.at(transfer.Received{Peer: 1, Message: d.last()})
 		}},
+		"a page lands that all have forgotten": {"way x g v", func(d *duo) {
+			x := d.grant(3)
+			d.finish(x)
+			d.grant(4) // raises the low mark
+			d.at(transfer.Landed{X: x})
+		}},
 		"a page that was taken back lands": {"way x g v", func(d *duo) {
 			x := d.grant(3)
 			d.from(transfer.Written{X: x, Refused: true})

@@ -223,6 +223,25 @@ func (s *State) Make(x X, t Transfer) {
 	}
 }
 
+// Prune drops what is known of the writes of x, if it is closed at decode and can be
+// started no more at prefill: none of them may land or be reported, before as after.
+// So what a long run needs grows with its transfers, and hardly with their pages.
+func (s *State) Prune(x X) {
+	t := s.World.Of(x)
+	over := s.Past.Of(x) || t.Nonce != s.Inc.Of(t.Peer)
+	if s.Dst.Of(x) != DClosed || s.Pst.Of(x) != PNone || !over {
+		return
+	}
+	for _, g := range t.Mine {
+		k := XG{x, g}
+		s.Ws.drop(k)
+		s.From.drop(k)
+		s.Way.drop(k)
+		s.Lb.drop(k)
+		s.Lt.drop(k)
+	}
+}
+
 // Refusal is a transition whose guard does not hold.
 type Refusal struct {
 	Transition string
