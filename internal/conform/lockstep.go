@@ -332,6 +332,9 @@ func (j *joint) start(m *move) error {
 // open tells the proved machine what a transfer is made with.
 func (j *joint) open(m *move, e transfer.Open) {
 	source := j.peers[end{m.epoch, e.Peer}]
+	if len(e.Prefix) > 0 {
+		j.inconclusive("%v opens %v behind a prefix of the cache, which is not followed", m.at, e.X)
+	}
 	t := proved.Transfer{Peer: source.node, Nonce: source.epoch, Node: m.node}
 	for _, ref := range e.Pages {
 		t.Mine = append(t.Mine, proved.G{Node: m.node, Slot: ref.Slot})
@@ -446,7 +449,7 @@ func (j *joint) sources(m *move, x kv.TransferID) (pages []proved.H) {
 }
 
 func (j *joint) differs(m *move, err error) {
-	if j.result.Verdict == Differs {
+	if j.result.Verdict != Conforms {
 		return
 	}
 	j.result.Verdict = Differs

@@ -33,6 +33,9 @@ type made struct {
 func newShadow(w *World) *shadow {
 	s := &shadow{State: proved.New(asked(w.config))}
 	s.Tally = w.config.Lockstep.Tally
+	if c := w.config; c.DecodeCache || c.SourceCache || c.Scrub || c.Ranks > 1 {
+		w.fail("Lockstep: caches, scrub and ranks are not followed")
+	}
 	for i, p := range w.prefills {
 		s.Boot(prefillNode(uint8(i)), p.epoch)
 	}
