@@ -103,8 +103,12 @@ func Named(name string) (Guard, bool) {
 	return 0, false
 }
 
-// Set is a set of guards that are missing. The zero value misses none.
-type Set struct{ missing uint32 }
+// Set is a set of guards that are missing. The zero value misses none. Sets that
+// no Probe made can be compared by ==.
+type Set struct {
+	missing uint32
+	probe   *Probe // answers in the set's place; nil in every command that serves
+}
 
 // Without is the set in which exactly these guards are missing.
 func Without(guards ...Guard) (s Set) {
@@ -115,15 +119,18 @@ func Without(guards ...Guard) (s Set) {
 }
 
 // Missing reports whether g has been taken away.
-func (s Set) Missing(g Guard) bool { return s.missing>>g&1 != 0 }
+func (s Set) Missing(g Guard) bool {
+	if s.probe != nil {
+		return s.probe.ask(g)
+	}
+	return s.missing>>g&1 != 0
+}
 
 // String lists the missing guards.
 func (s Set) String() string {
 	var list []string
-	for g := range End {
-		if s.Missing(g) {
-			list = append(list, g.String())
-		}
+	for _, g := range s.Guards() {
+		list = append(list, g.String())
 	}
 	return strings.Join(list, " ")
 }
