@@ -202,11 +202,11 @@ func (w *World) prefillActions(list []Action) []Action {
 			if j.joining {
 				list = append(list, Action{kind: join, a: i, x: j.x}, Action{kind: joinNot, a: i, x: j.x})
 			}
-			if j.kernel && !j.stopping {
+			if j.kernel && w.room() {
 				list = append(list, Action{kind: compute, a: i, x: j.x})
 			}
 			if j.kernel && j.stopping {
-				list = append(list, Action{kind: compute, a: i, x: j.x}, Action{kind: stopPrefill, a: i, x: j.x})
+				list = append(list, Action{kind: stopPrefill, a: i, x: j.x})
 			}
 		}
 		for k := range p.stale {
@@ -216,6 +216,17 @@ func (w *World) prefillActions(list []Action) []Action {
 		}
 	}
 	return list
+}
+
+// room reports whether one more write can be posted.
+func (w *World) room() bool {
+	flying := 0
+	for i := range w.writes {
+		if r := &w.writes[i]; !r.landed && !r.refused {
+			flying++
+		}
+	}
+	return w.config.FlightMax == 0 || flying < w.config.FlightMax
 }
 
 func (w *World) letterActions(list []Action) []Action {

@@ -77,11 +77,22 @@ func Shortest(c Config, o modelcheck.Options) modelcheck.Result[Action] {
 	return modelcheck.Shortest(Model{&c}, Properties(&c), o)
 }
 
+// The room of LeakFamily's transports for writes on their way. Without Tombstone a
+// stream would take any number of writes of one block, and is given less: a late
+// write and another.
+const (
+	flightMax       = 4
+	flightMaxStream = 2
+)
+
 // LeakFamily is the set of small configurations in which a set of guards is
 // looked at for a leak.
 func LeakFamily(t Transport) []Config {
 	one := func(name string, vary func(*Config)) Config {
-		c := small(name, t, func(c *Config) { c.Pages, c.Only = 1, "NoLeak" })
+		c := small(name, t, func(c *Config) { c.Pages, c.FlightMax, c.Only = 1, flightMax, "NoLeak" })
+		if t.Stream {
+			c.FlightMax = flightMaxStream
+		}
 		vary(&c)
 		return c
 	}

@@ -34,24 +34,6 @@ func TestEveryGuardEarnsItsPlace(t *testing.T) {
 	}
 }
 
-// leakStatesMax bounds the search for a leak in one world.
-const leakStatesMax = 20_000
-
-// leaks looks for a leak without some guards, and says in which world. complete is
-// whether every world was seen whole, or up to a leak.
-func leaks(tr Transport, missing guard.Set) (v *modelcheck.Violation[Action], where string, complete bool) {
-	complete = true
-	for _, c := range LeakFamily(tr) {
-		c.Without = missing
-		r := Shortest(c, modelcheck.Options{StatesMax: leakStatesMax})
-		if r.Violation != nil {
-			return r.Violation, c.Name, true
-		}
-		complete = complete && r.Complete
-	}
-	return nil, "", complete
-}
-
 // No single guard's absence lets a foreign byte reach an answer. The guards from
 // Tenant on have nothing to do in these worlds; the extensions' have a test of their own.
 func TestNoSingleGuardLeaks(t *testing.T) {
@@ -61,7 +43,7 @@ func TestNoSingleGuardLeaks(t *testing.T) {
 	}
 	for _, tr := range transports {
 		for g := range guard.Tenant {
-			v, where, complete := leaks(tr, guard.Without(g))
+			v, where, complete := Leak(tr, guard.Without(g))
 			if v != nil {
 				t.Errorf("%s without %v, %s: %v\n\t%s", tr.Name, g, where, v, strings.Join(v.Trace, "\n\t"))
 			}

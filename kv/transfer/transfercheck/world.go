@@ -57,6 +57,7 @@ type Config struct {
 	Grow        bool // decode takes one more page while it runs
 	SlowJoin    bool // the job comes later than the grant, or not at all
 	SlowReports bool // a landing and its report to the source are apart
+	FlightMax   int  // writes that can be on their way at a time, 0 is any number: a transport has room for so many
 
 	PrefillCrashes int
 	DecodeCrashes  int
