@@ -39,7 +39,8 @@ const guardsIntro = `# What each guard is for
 
 Made by ` + "`go test ./kv/transfer/transfercheck -run GuardsDocument -args -rewrite`" + ` from exhaustive searches of small worlds: the shipped
 machines and pool with a guard taken away, which only test code can do. Door stands before the machines: the decode worker asks
-` + "`transfer.Hello.Takes`" + ` before there is a transfer, and so do the worlds. [SPEC.md](SPEC.md) has the protocol and the properties.
+` + "`transfer.Hello.Takes`" + ` before there is a transfer, and so do the worlds. [SPEC.md](SPEC.md) has the protocol and the properties,
+[gallery.md](gallery.md) tells the leaks guard by guard.
 
 `
 
