@@ -120,8 +120,8 @@ func TestRecordedCutsLeak(t *testing.T) {
 }
 
 const (
-	sizeOnRecord = 1 // all sets up to this size, at least, were looked at
-	setsSampled  = 2 // sets of each transport that are looked at one by one
+	sizeOnRecord = 3 // all sets up to this size, at least, were looked at
+	setsSampled  = 1 // sets of each transport that are looked at one by one
 )
 
 // sample is a source of random numbers under a new seed, which is printed.
