@@ -2,9 +2,9 @@
 //
 // A model is a start state, the actions that are possible in a state, and what an
 // action makes of it. States are told apart by a canonical key: states with equal
-// keys are one. Two searches are there: Shortest goes breadth first, keeps a
-// parent for each state, and gives the shortest trace to a violation; Deep goes
-// depth first and keeps one hash for each state, for size.
+// keys are one. Two searches are there: Shortest goes breadth first, from several
+// goroutines, keeps a parent for each state, and gives the shortest trace to a
+// violation; Deep goes depth first and keeps one hash for each state, for size.
 //
 // Three kinds of property can be asked for: Always, what must hold in every
 // state; Sometimes, what must be reached at least once, so that an exploration
@@ -17,11 +17,14 @@ package modelcheck
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/zeebo/xxh3"
 )
 
-// Model is a system with states S and actions A.
+// Model is a system with states S and actions A. Its methods, and the functions of
+// properties, are called from several goroutines at once: what they share they
+// only read.
 type Model[S, A any] interface {
 	// Initial is the start state.
 	Initial() S
@@ -37,11 +40,18 @@ type Model[S, A any] interface {
 	Describe(s S, a A) string
 }
 
+// Recycler is a Model that can use the memory of states that turned out to be known.
+type Recycler[S any] interface {
+	// Recycle takes a state that came of Apply, and to which nothing was applied.
+	Recycle(s S)
+}
+
 // Property is something to hold a model against. The zero value holds always.
 type Property[S any] struct {
 	Name      string
 	always    func(S) error
 	sometimes func(S) bool
+	recovers  *recovery[S]
 }
 
 // Always is a property of every state: broken when holds gives an error.
@@ -54,30 +64,11 @@ func Sometimes[S any](name string, reached func(S) bool) Property[S] {
 	return Property[S]{Name: name, sometimes: reached}
 }
 
-// Recovers demands, from every state, that healing leads to rest. heal takes one
-// healing step, it must leave its argument as it was and may be repeated;
-// unrest says what is missing, nil is rest. More than steps steps are a violation.
-func Recovers[S any](name string, steps int, heal func(S) S, unrest func(S) error) Property[S] {
-	return Always(name, func(s S) error {
-		err := unrest(s)
-		for range steps {
-			if err == nil {
-				return nil
-			}
-			s = heal(s)
-			err = unrest(s)
-		}
-		if err != nil {
-			return fmt.Errorf("no rest after %d healing steps: %w", steps, err)
-		}
-		return nil
-	})
-}
-
 // Options bound a search and let it be watched.
 type Options struct {
 	StatesMax     int            // stop once there are more states; 0 is no bound
-	Progress      func(Progress) // called now and then, from the searching goroutine
+	Workers       int            // goroutines that search breadth first; 0 is GOMAXPROCS. What is found does not depend on it
+	Progress      func(Progress) // called now and then, from the goroutine that called the search
 	ProgressEvery int            // states between two calls; 0 is 10,000
 }
 
@@ -112,36 +103,40 @@ type Violation[A any] struct {
 // Error names the property and what broke it.
 func (v *Violation[A]) Error() string { return fmt.Sprintf("%s: %v", v.Property, v.Err) }
 
-// checker holds the properties of one search.
-type checker[S any] struct {
+// checker holds the properties of one search. It may be used from several goroutines.
+type checker[S, A any] struct {
+	model      Model[S, A]
 	properties []Property[S]
-	reached    []bool
+	reached    []atomic.Bool
+	restful    []known // by property, of those that recover
 }
 
-func newChecker[S any](properties []Property[S]) *checker[S] {
-	return &checker[S]{properties: properties, reached: make([]bool, len(properties))}
+func newChecker[S, A any](m Model[S, A], properties []Property[S]) *checker[S, A] {
+	return &checker[S, A]{model: m, properties: properties, reached: make([]atomic.Bool, len(properties)), restful: make([]known, len(properties))}
 }
 
 // check gives the first property that s breaks.
-func (c *checker[S]) check(s S) (name string, err error) {
+func (c *checker[S, A]) check(s S) (name string, err error) {
 	for i := range c.properties {
 		p := &c.properties[i]
-		if p.sometimes != nil && !c.reached[i] {
-			c.reached[i] = p.sometimes(s)
+		switch {
+		case p.always != nil:
+			err = p.always(s)
+		case p.recovers != nil:
+			err = c.heals(p.recovers, &c.restful[i], s)
+		case p.sometimes != nil && !c.reached[i].Load() && p.sometimes(s):
+			c.reached[i].Store(true)
 		}
-		if p.always == nil {
-			continue
-		}
-		if err := p.always(s); err != nil {
+		if err != nil {
 			return p.Name, err
 		}
 	}
 	return "", nil
 }
 
-func (c *checker[S]) missed() (names []string) {
+func (c *checker[S, A]) missed() (names []string) {
 	for i := range c.properties {
-		if c.properties[i].sometimes != nil && !c.reached[i] {
+		if c.properties[i].sometimes != nil && !c.reached[i].Load() {
 			names = append(names, c.properties[i].Name)
 		}
 	}
@@ -156,45 +151,6 @@ func hash[S, A any](m Model[S, A], buffer []byte, s S) (uint64, []byte) {
 		h = 1
 	}
 	return h, buffer
-}
-
-// set is a set of hashes with open addressing.
-type set struct {
-	table []uint64
-	count int
-}
-
-func newSet() *set { return &set{table: make([]uint64, 1<<12)} }
-
-// add reports whether h was not there.
-func (s *set) add(h uint64) bool {
-	if s.count*10 > len(s.table)*7 {
-		old := s.table
-		s.table = make([]uint64, 2*len(old))
-		for _, v := range old {
-			if v != 0 {
-				s.put(v)
-			}
-		}
-	}
-	if !s.put(h) {
-		return false
-	}
-	s.count++
-	return true
-}
-
-func (s *set) put(h uint64) bool {
-	mask := uint64(len(s.table) - 1)
-	for i := h & mask; ; i = (i + 1) & mask {
-		switch s.table[i] {
-		case 0:
-			s.table[i] = h
-			return true
-		case h:
-			return false
-		}
-	}
 }
 
 // watcher calls Progress now and then.

@@ -506,20 +506,23 @@ func (p *Pool) Without(guards guard.Set) *Pool {
 }
 
 // Clone is a copy that shares nothing that changes.
-func (p *Pool) Clone() *Pool {
-	c := *p
-	c.pages, c.free, c.owners = slices.Clone(p.pages), slices.Clone(p.free), slices.Clone(p.owners)
-	return &c
+func (p *Pool) Clone() *Pool { return p.CloneInto(new(Pool)) }
+
+// CloneInto makes into a copy that shares nothing that changes, in the memory that
+// into has. Requires: nobody needs what into was.
+func (p *Pool) CloneInto(into *Pool) *Pool {
+	pages, free, owners := append(into.pages[:0], p.pages...), append(into.free[:0], p.free...), append(into.owners[:0], p.owners...)
+	*into = *p
+	into.pages, into.free, into.owners = pages, free, owners
+	return into
 }
 
-// AppendKey appends what a slot's page is, without its generation, in a canonical
-// form: equal keys behave equally.
+// AppendKey appends what a slot's page is, without its generation and its owner, in
+// a canonical form: equal keys of equal owners behave equally.
 func (p *Pool) AppendKey(key []byte, slot kv.Slot) []byte {
 	g := p.page(slot)
-	key = append(key, byte(g.state), g.tokens, g.x.Rank)
+	key = append(key, byte(g.state), g.tokens)
 	key = binary.AppendUvarint(key, uint64(g.tenant))
-	key = binary.AppendUvarint(key, uint64(g.x.Epoch))
-	key = binary.AppendUvarint(key, g.x.Sequence)
 	for _, n := range g.holders {
 		key = binary.AppendUvarint(key, uint64(n))
 	}

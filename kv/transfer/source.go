@@ -472,40 +472,49 @@ func (s *Source) findPeer(peer Peer) int {
 }
 
 // Clone is a copy that shares nothing that changes.
-func (s *Source) Clone() *Source {
-	c := *s
-	c.effects = nil
-	c.peers = slices.Clone(s.peers)
-	c.known = slices.Clone(s.known)
-	for i := range c.known {
-		t := &c.known[i]
+func (s *Source) Clone() *Source { return s.CloneInto(new(Source)) }
+
+// CloneInto makes into a copy that shares nothing that changes, in the memory that
+// into has. Requires: nobody needs what into was.
+func (s *Source) CloneInto(into *Source) *Source {
+	peers, known := append(into.peers[:0], s.peers...), append(into.known[:0], s.known...)
+	*into = *s
+	into.peers, into.known, into.effects = peers, known, nil
+	for i := range known {
+		t := &known[i]
 		t.posted, t.flying, t.roots = t.posted.clone(), t.flying.clone(), slices.Clone(t.roots)
 	}
-	return &c
+	return into
 }
 
 // AppendKey appends a canonical form of the state: equal keys behave equally.
 func (s *Source) AppendKey(key []byte, view View) []byte {
-	key = binary.AppendUvarint(key, uint64(s.config.Epoch))
-	for _, p := range s.peers {
-		key = binary.AppendUvarint(append(key, 'p', bit(p.doubted)), uint64(p.peer))
-		key = binary.AppendUvarint(key, p.low)
+	key = binary.AppendUvarint(key, uint64(view.Epoch(s.config.Epoch)))
+	var room [8]int
+	for _, i := range sorted(room[:0], len(s.peers), func(i, k int) bool { return view.Peer(s.peers[i].peer) < view.Peer(s.peers[k].peer) }) {
+		key = binary.AppendUvarint(append(key, 'p', bit(s.peers[i].doubted)), uint64(view.Peer(s.peers[i].peer)))
+		key = binary.AppendUvarint(key, s.peers[i].low)
 	}
-	for i := range s.known {
+	id := func(i int) kv.TransferID {
+		x := s.known[i].x
+		x.Epoch = view.Epoch(x.Epoch)
+		return x
+	}
+	for _, i := range sorted(room[:0], len(s.known), func(i, k int) bool { return compareTransfers(id(i), id(k)) < 0 }) {
 		t := &s.known[i]
 		ended := t.state == sourceClosed && !t.holding && !t.running && t.flying.count() == 0
 		if ended && view.Skip(t.x) {
 			continue
 		}
 		key = appendTransferKey(append(key, 't', byte(t.state), byte(t.outcome), byte(t.reason),
-			bit(t.linked)|bit(t.running)<<1|bit(t.holding)<<2), t.x)
-		key = binary.AppendUvarint(key, uint64(t.peer))
+			bit(t.linked)|bit(t.running)<<1|bit(t.holding)<<2), t.x, view)
+		key = binary.AppendUvarint(key, uint64(view.Peer(t.peer)))
 		key = append(t.flying.append(t.posted.append(key)), t.digest[:]...)
 		if t.grant == nil || ended {
 			continue
 		}
 		for _, p := range t.grant.Pages {
-			key = binary.AppendUvarint(key, view.Page(p))
+			key = binary.AppendUvarint(key, view.Page(t.x, p))
 		}
 	}
 	return key

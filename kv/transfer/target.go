@@ -452,45 +452,52 @@ func (t *Target) findPeer(peer Peer) int {
 }
 
 // Clone is a copy that shares nothing that changes.
-func (t *Target) Clone() *Target {
-	c := *t
-	c.effects = nil
-	c.peers = slices.Clone(t.peers)
-	c.open = slices.Clone(t.open)
-	for i := range c.open {
-		c.open[i].landed = c.open[i].landed.clone()
+func (t *Target) Clone() *Target { return t.CloneInto(new(Target)) }
+
+// CloneInto makes into a copy that shares nothing that changes, in the memory that
+// into has. Requires: nobody needs what into was.
+func (t *Target) CloneInto(into *Target) *Target {
+	peers, open := append(into.peers[:0], t.peers...), append(into.open[:0], t.open...)
+	*into = *t
+	into.peers, into.open, into.effects = peers, open, nil
+	for i := range open {
+		open[i].landed = open[i].landed.clone()
 	}
-	return &c
+	return into
 }
 
-// View is how a checker wants states told apart.
-type View struct {
-	// Page is the form of a page, so that pages can be named by what refers to them.
-	Page func(kv.PageRef) uint64
+// View is how a checker wants states told apart: what it calls a page, a link and
+// an incarnation, so that a state and the same with its parts exchanged have one key.
+type View interface {
+	// Page is the form of a page that a transfer refers to.
+	Page(kv.TransferID, kv.PageRef) uint64
+	Peer(Peer) Peer
+	Epoch(kv.Epoch) kv.Epoch
 	// Skip leaves out what a Source remembers of an ended transfer that can matter
 	// to nobody.
-	Skip func(kv.TransferID) bool
+	Skip(kv.TransferID) bool
 }
 
 // AppendKey appends a canonical form of the state: equal keys behave equally.
 func (t *Target) AppendKey(key []byte, view View) []byte {
-	key = binary.AppendUvarint(key, uint64(t.config.Epoch))
+	key = binary.AppendUvarint(key, uint64(view.Epoch(t.config.Epoch)))
 	key = binary.AppendUvarint(key, t.next)
-	for _, p := range t.peers {
-		key = binary.AppendUvarint(append(key, 'p', bit(p.doubted)), uint64(p.peer))
+	var room [8]int
+	for _, i := range sorted(room[:0], len(t.peers), func(i, k int) bool { return view.Peer(t.peers[i].peer) < view.Peer(t.peers[k].peer) }) {
+		key = binary.AppendUvarint(append(key, 'p', bit(t.peers[i].doubted)), uint64(view.Peer(t.peers[i].peer)))
 	}
 	for i := range t.open {
 		x := &t.open[i]
-		key = appendTransferKey(append(key, 't', byte(x.state), byte(len(x.roots))), x.grant.X)
-		key = binary.AppendUvarint(key, uint64(x.peer))
+		key = appendTransferKey(append(key, 't', byte(x.state), byte(len(x.roots))), x.grant.X, view)
+		key = binary.AppendUvarint(key, uint64(view.Peer(x.peer)))
 		key = binary.AppendUvarint(key, uint64(x.age))
 		key = binary.AppendUvarint(key, x.grant.Request)
 		key = x.landed.append(key)
 		for _, p := range x.prefix {
-			key = binary.AppendUvarint(key, view.Page(p))
+			key = binary.AppendUvarint(key, view.Page(x.grant.X, p))
 		}
 		for _, p := range x.grant.Pages {
-			key = binary.AppendUvarint(key, view.Page(p))
+			key = binary.AppendUvarint(key, view.Page(x.grant.X, p))
 		}
 		for _, r := range x.roots {
 			key = append(key, r[:]...)
@@ -499,8 +506,19 @@ func (t *Target) AppendKey(key []byte, view View) []byte {
 	return key
 }
 
-func appendTransferKey(key []byte, x kv.TransferID) []byte {
-	key = binary.AppendUvarint(key, uint64(x.Epoch))
+// sorted appends 0 to n-1 in the order that before gives, which is total.
+func sorted(order []int, n int, before func(i, k int) bool) []int {
+	for i := range n {
+		order = append(order, i)
+		for k := i; k > 0 && before(order[k], order[k-1]); k-- {
+			order[k], order[k-1] = order[k-1], order[k]
+		}
+	}
+	return order
+}
+
+func appendTransferKey(key []byte, x kv.TransferID, view View) []byte {
+	key = binary.AppendUvarint(key, uint64(view.Epoch(x.Epoch)))
 	return append(binary.AppendUvarint(key, x.Sequence), x.Rank)
 }
 

@@ -71,7 +71,7 @@ type Action struct {
 
 // Actions lists what can happen, in a fixed order.
 func (m Model) Actions(w *World) (list []Action) {
-	list = w.submits(list)
+	list = w.submits(make([]Action, 0, 16))
 	list = w.decodeActions(list)
 	list = w.prefillActions(list)
 	list = w.letterActions(list)
@@ -186,10 +186,12 @@ func (w *World) decoding(list []Action, i int, j *job) []Action {
 
 // tagsOK compares the tags of every page in a sequence's page table.
 func (w *World) tagsOK(d *decode, j *job) bool {
-	for _, ref := range append(slices.Clone(j.pages), j.grown...) {
-		h := d.memory[ref.Slot].header
-		if h.x != j.x || h.generation != ref.Generation {
-			return false
+	for _, list := range [...][]kv.PageRef{j.pages, j.grown} {
+		for _, ref := range list {
+			h := d.memory[ref.Slot].header
+			if h.x != j.x || h.generation != ref.Generation {
+				return false
+			}
 		}
 	}
 	return d.pinnedTagsOK(j)

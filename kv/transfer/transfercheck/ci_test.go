@@ -103,6 +103,11 @@ func TestReductionsAgreeWithTheFullSearch(t *testing.T) {
 		{func(c *Config) { c.Pages, c.PrefillCrashes = 1, 1 }, nil},
 		{func(c *Config) { c.Pages, c.Suspicions = 1, 1 }, nil},
 		{func(c *Config) { c.Requests, c.SourcePages = []int{1, 2}, 1 }, nil},
+		{func(c *Config) { c.Prefills, c.Pages, c.SourcePages = 2, 1, 1 }, nil},
+		{func(c *Config) { c.Decodes, c.Pages, c.SourcePages = 2, 1, 1 }, nil},
+		{func(c *Config) { c.Prefills, c.Decodes, c.Pages, c.SourcePages, c.Requests = 2, 2, 1, 1, []int{1} }, nil},
+		{func(c *Config) { c.Prefills, c.Pages, c.SourcePages = 2, 1, 1 }, []guard.Guard{guard.DeferRelease, guard.TagStep, guard.Gate}},
+		{func(c *Config) { c.Decodes, c.Pages, c.SourcePages = 2, 1, 1 }, []guard.Guard{guard.Drain, guard.TagStep, guard.Gate}},
 		{func(c *Config) { c.Pages = 1 }, []guard.Guard{guard.DeferRelease, guard.TagStep, guard.Gate}},
 		{func(c *Config) { c.Pages = 1 }, []guard.Guard{guard.Drain, guard.TagStep, guard.Gate}},
 		{func(c *Config) { c.Pages, c.SourcePages = 1, 1 }, []guard.Guard{guard.KernelStop, guard.Holders}},
@@ -195,4 +200,49 @@ func sameNames(m Model, w *World) error {
 		seen[line] = true
 	}
 	return nil
+}
+
+// One goroutine and four see the same: states, transitions and depth where all
+// holds, the same violation by the same way where a guard is missing.
+func TestWorkersSeeTheSameWorlds(t *testing.T) {
+	configs := []Config{
+		small("crash of prefill", OneSided, func(c *Config) { c.Pages, c.SourcePages, c.PrefillCrashes = 1, 1, 1 }),
+		small("two decodes", Receiver, func(c *Config) { c.Decodes, c.Pages, c.SourcePages = 2, 1, 1 }),
+		stories()[1].config(stories()[1].missing...),
+		stories()[5].config(stories()[5].missing...),
+	}
+	for _, c := range configs {
+		one, four := Shortest(c, modelcheck.Options{Workers: 1}), Shortest(c, modelcheck.Options{Workers: 4})
+		if one.Progress != four.Progress || one.Complete != four.Complete || PropertyOf(one.Violation) != PropertyOf(four.Violation) {
+			t.Errorf("%s: one goroutine finds %+v, four %+v", c.Name, one, four)
+			continue
+		}
+		if one.Violation != nil && !slices.Equal(one.Violation.Trace, four.Violation.Trace) {
+			t.Errorf("%s: one goroutine finds\n%s\nfour\n%s", c.Name, strings.Join(one.Violation.Trace, "\n"), strings.Join(four.Violation.Trace, "\n"))
+		}
+	}
+}
+
+// Healing that stops at a state from which another has come to rest comes to the
+// verdict of healing to the end, with all guards and without one that it needs.
+func TestHealingAgreesWithHealingToTheEnd(t *testing.T) {
+	one := func(c *Config) { c.Pages, c.SourcePages, c.PrefillCrashes = 1, 1, 1 }
+	for _, missing := range []guard.Set{guard.Without(), guard.Without(guard.Tombstone), guard.Without(guard.Replay)} {
+		c := small("crash of prefill", DrainOnly, one)
+		c.Without, c.Only = missing, "Rest"
+		whole := modelcheck.Always("Rest", func(w *World) error {
+			for range healingSteps {
+				if w.unrest() == nil {
+					return nil
+				}
+				w = w.heal()
+			}
+			return w.unrest()
+		})
+		known := Shortest(c, modelcheck.Options{})
+		plain := modelcheck.Shortest(Model{&c}, []modelcheck.Property[*World]{whole}, modelcheck.Options{})
+		if known.Progress != plain.Progress || PropertyOf(known.Violation) != PropertyOf(plain.Violation) || (known.Violation != nil) != (missing != guard.Set{}) {
+			t.Errorf("without {%v}: %v after %d states, healed to the end %v after %d", missing, known.Violation, known.States, plain.Violation, plain.States)
+		}
+	}
 }

@@ -1,6 +1,8 @@
 package transfercheck
 
 import (
+	"bytes"
+	"cmp"
 	"slices"
 	"sort"
 
@@ -258,20 +260,11 @@ func (w *World) post(p *prefill, j *sourceJob, e transfer.Effect) {
 }
 
 func (a *write) before(b *write) bool {
-	switch {
-	case a.link != b.link:
-		return a.link < b.link
-	case a.x != b.x:
-		return less(a.x, b.x)
-	}
-	return a.block < b.block
+	return cmp.Or(cmp.Compare(a.link, b.link), compareX(a.x, b.x), cmp.Compare(a.block, b.block)) < 0
 }
 
-func less(a, b kv.TransferID) bool {
-	if a.Epoch != b.Epoch {
-		return a.Epoch < b.Epoch
-	}
-	return a.Sequence < b.Sequence
+func compareX(a, b kv.TransferID) int {
+	return cmp.Or(cmp.Compare(a.Epoch, b.Epoch), cmp.Compare(a.Sequence, b.Sequence), cmp.Compare(a.Rank, b.Rank))
 }
 
 func (w *World) releaseSource(p *prefill, x kv.TransferID) {
@@ -295,21 +288,12 @@ func (w *World) releaseSource(p *prefill, x kv.TransferID) {
 // adds nothing.
 func (w *World) send(peer transfer.Peer, toSource bool, m transfer.Message) {
 	n := letter{link: peer, toSource: toSource, message: m}
-	n.key = string(append(m.Append([]byte{byte(peer)}), 0))
 	if toSource != w.fromTarget(m) {
 		w.fail("a message goes the wrong way")
 	}
-	i, there := slices.BinarySearchFunc(w.letters, n, func(a, b letter) int {
-		switch {
-		case a.key < b.key:
-			return -1
-		case a.key > b.key:
-			return 1
-		}
-		return 0
-	})
+	i, there := slices.BinarySearchFunc(w.letters, n, compareLetters)
 	if !there {
-		w.letters = slices.Insert(w.letters, i, n)
+		w.letters = slices.Insert(slices.Clip(w.letters), i, n) // a copy
 	}
 }
 
@@ -317,3 +301,43 @@ func (w *World) fromTarget(m transfer.Message) bool {
 	_, closed := m.(transfer.Closed)
 	return !closed
 }
+
+// compareLetters orders letters by all that they say. Links and ids come first, so
+// that the order of letters of different transfers depends on no page.
+func compareLetters(a, b letter) int {
+	if c := cmp.Or(cmp.Compare(a.link, b.link), cmp.Compare(kindOf(a.message), kindOf(b.message)), compareX(letterX(&a), letterX(&b))); c != 0 {
+		return c
+	}
+	switch m := a.message.(type) {
+	case transfer.Grant:
+		n := b.message.(transfer.Grant)
+		return cmp.Or(cmp.Compare(m.Request, n.Request), cmp.Compare(m.Attempt, n.Attempt), cmp.Compare(m.GatewayBoot, n.GatewayBoot),
+			cmp.Compare(m.SourceEpoch, n.SourceEpoch), cmp.Compare(m.Low, n.Low), cmp.Compare(m.FirstBlock, n.FirstBlock), slices.CompareFunc(m.Pages, n.Pages, compareRefs))
+	case transfer.Abort:
+		n := b.message.(transfer.Abort)
+		return cmp.Or(cmp.Compare(m.SourceEpoch, n.SourceEpoch), cmp.Compare(m.Low, n.Low))
+	case transfer.Closed:
+		n := b.message.(transfer.Closed)
+		return cmp.Or(cmp.Compare(m.SourceEpoch, n.SourceEpoch), cmp.Compare(m.Outcome, n.Outcome), cmp.Compare(m.Reason, n.Reason), cmp.Compare(m.Tokens, n.Tokens),
+			bytes.Compare(m.TokenDigest[:], n.TokenDigest[:]), slices.CompareFunc(m.Roots, n.Roots, compareDigests))
+	}
+	return 0
+}
+
+func kindOf(m transfer.Message) int {
+	switch m.(type) {
+	case transfer.Grant:
+		return 1
+	case transfer.Abort:
+		return 2
+	case transfer.Closed:
+		return 3
+	}
+	return 0
+}
+
+func compareRefs(a, b kv.PageRef) int {
+	return cmp.Or(cmp.Compare(a.Slot, b.Slot), cmp.Compare(a.Generation, b.Generation))
+}
+
+func compareDigests(a, b kv.Digest) int { return bytes.Compare(a[:], b[:]) }

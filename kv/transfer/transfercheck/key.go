@@ -1,12 +1,12 @@
 package transfercheck
 
 import (
-	"bytes"
 	"encoding/binary"
 	"slices"
 
 	"github.com/bulkhead-kv/bulkhead/kv"
 	"github.com/bulkhead-kv/bulkhead/kv/internal/guard"
+	"github.com/bulkhead-kv/bulkhead/kv/pool"
 	"github.com/bulkhead-kv/bulkhead/kv/transfer"
 )
 
@@ -37,7 +37,10 @@ func (w *World) forget() {
 	}
 	w.forgetReplies()
 	w.forgetRanked()
-	w.letters = slices.DeleteFunc(w.letters, func(m letter) bool { return !w.matters(&m) })
+	gone := func(m letter) bool { return !w.matters(&m) }
+	if i := slices.IndexFunc(w.letters, gone); i >= 0 {
+		w.letters = slices.DeleteFunc(slices.Clone(w.letters), gone)
+	}
 	for i := range w.decodes {
 		d := w.decodes[i]
 		if slices.ContainsFunc(d.fenced, func(x kv.TransferID) bool { return !w.mayWrite(x) }) {
@@ -99,41 +102,16 @@ func (w *World) has(x kv.TransferID) bool {
 	return d.epoch == x.Epoch && d.target.Has(x)
 }
 
-// encoder makes one key.
+// encoder makes the key of a state under one naming of its workers.
 type encoder struct {
 	w         *World
 	fresh     bool
 	remembers bool
-	name      [][]uint64 // canonical page numbers, by decode worker and slot
-}
-
-// AppendKey appends the canonical form of a state. Pages of a decode worker are
-// numbered by what refers to them, so that a permutation of pages is one state;
-// bytes of a request that is over are just foreign, and a tag of a transfer that
-// is over never matches.
-func (m Model) AppendKey(key []byte, w *World) []byte {
-	e := &encoder{w: w, fresh: w.fresh(), remembers: w.remembers()}
-	for d := range w.decodes {
-		e.name = append(e.name, e.names(d))
-	}
-	for d := range w.decodes {
-		key = e.decode(key, d)
-	}
-	for p := range w.prefills {
-		key = e.prefill(key, p)
-	}
-	key = e.links(key)
-	key = e.flights(key)
-	for _, q := range w.requests {
-		key = append(key, bit(q.done), q.attempts, q.open)
-	}
-	key = w.ranksKey(w.gatewayKey(key))
-	u := w.used
-	key = append(key, u.prefillCrashes, u.decodeCrashes, u.suspicions, u.breaks, u.strays, u.lost, u.astray, u.late)
-	if w.shadow != nil {
-		key = w.shadow.appendKey(key, e)
-	}
-	return append(key, w.broken...)
+	naming
+	names [][]uint8   // canonical page numbers, by decode worker and slot
+	order [][]kv.Slot // the slots by their numbers
+	rest  []unreferred
+	forms []byte
 }
 
 func bit(b bool) byte {
@@ -143,60 +121,105 @@ func bit(b bool) byte {
 	return 0
 }
 
-// page is the form of a page of decode worker d: its number, and whether the
-// reference is to its present generation.
-func (e *encoder) page(d int, ref kv.PageRef) uint64 {
-	current := e.w.decodes[d].pool.Page(ref.Slot).Ref.Generation == ref.Generation
-	n := e.name[d][ref.Slot] << 1
-	if current {
-		n |= 1
+func (e *encoder) key(key []byte) []byte {
+	for _, d := range e.decodes.order {
+		key = e.decode(key, int(d))
 	}
-	return n
+	for _, p := range e.prefills.order {
+		key = e.prefill(key, int(p))
+	}
+	for n, i := range e.links.order {
+		key = e.link(key, &e.w.links[i])
+		key = e.flights(key, transfer.Peer(i+1), byte(n+1))
+	}
+	for _, q := range e.w.requests {
+		key = append(key, bit(q.done), q.attempts, q.open)
+	}
+	key = e.w.ranksKey(e.w.gatewayKey(key))
+	u := e.w.used
+	key = append(key, u.prefillCrashes, u.decodeCrashes, u.suspicions, u.breaks, u.strays, u.lost, u.astray, u.late, byte(e.w.healing))
+	if e.w.shadow != nil {
+		key = e.w.shadow.appendKey(key, e)
+	}
+	return append(key, e.w.broken...)
 }
 
-func (e *encoder) content(c content) []byte {
+// page is the form of a page of decode worker d: its number, and whether the
+// reference is to its present generation.
+func (e *encoder) page(d int, ref kv.PageRef) byte {
+	current := e.w.decodes[d].pool.Page(ref.Slot).Ref.Generation == ref.Generation
+	return e.names[d][ref.Slot]<<1 | bit(current)
+}
+
+// Page, Peer, Epoch and Skip are how the machines' parts are told apart.
+func (e *encoder) Page(x kv.TransferID, ref kv.PageRef) uint64 {
+	return uint64(e.page(e.w.home(x), ref))
+}
+
+// Peer is a link's canonical number.
+func (e *encoder) Peer(p transfer.Peer) transfer.Peer { return transfer.Peer(e.links.number[p-1] + 1) }
+
+// Epoch is an incarnation with its worker's canonical number.
+func (e *encoder) Epoch(epoch kv.Epoch) kv.Epoch {
+	of := &e.decodes
+	if epoch&0xf0 == prefillEpoch(0, 0) {
+		of = &e.prefills
+	}
+	if epoch == 0 {
+		return 0
+	}
+	return epoch&^0xf | kv.Epoch(of.number[epoch&0xf])
+}
+
+// Skip leaves out ended transfers of prefill that decode does not have.
+func (e *encoder) Skip(x kv.TransferID) bool { return e.remembers && !e.w.has(x) }
+
+func (e *encoder) content(key []byte, c content) []byte {
 	if e.fresh && c.request != 0 && c.request < common {
-		if q := e.w.requests[c.request-1]; q.done && q.open == 0 {
+		if q := &e.w.requests[c.request-1]; q.done && q.open == 0 {
 			c = content{}
 		}
 	}
-	return []byte{c.request, c.block}
+	return append(key, c.request, c.block)
 }
 
 func (e *encoder) x(key []byte, x kv.TransferID) []byte {
-	key = binary.AppendUvarint(key, uint64(x.Epoch))
+	key = binary.AppendUvarint(key, uint64(e.Epoch(x.Epoch)))
 	return append(binary.AppendUvarint(key, x.Sequence), x.Rank)
+}
+
+// slot is a page of a pool: state, holders and owner.
+func (e *encoder) slot(key []byte, p *pool.Pool, slot kv.Slot) []byte {
+	return e.x(p.AppendKey(key, slot), p.Page(slot).X)
 }
 
 // memory is a page's bytes. A tag is told by whether it is still its page's.
 func (e *encoder) memory(key []byte, d int, slot kv.Slot) []byte {
-	m := e.w.decodes[d].memory[slot]
-	key = append(key, e.content(m.body)...)
-	h := m.header
+	m := &e.w.decodes[d].memory[slot]
+	key = e.content(key, m.body)
+	h := &m.header
 	if e.fresh && !e.w.has(h.x) {
 		return append(key, 0)
 	}
 	key = append(e.x(key, h.x), h.block, bit(e.w.decodes[d].pool.Page(slot).Ref.Generation == h.generation))
-	return append(key, e.content(h.sum)...)
+	return e.content(key, h.sum)
 }
 
 func (e *encoder) decode(key []byte, i int) []byte {
 	d := e.w.decodes[i]
 	key = append(key, 0xd0)
-	key = d.target.AppendKey(key, transfer.View{Page: func(ref kv.PageRef) uint64 { return e.page(i, ref) }})
-	order := make([]kv.Slot, len(d.memory))
-	for slot, n := range e.name[i] {
-		order[n] = kv.Slot(slot)
-	}
-	for _, slot := range order {
-		key = e.memory(d.pool.AppendKey(key, slot), i, slot)
+	key = d.target.AppendKey(key, e)
+	for _, slot := range e.order[i] {
+		key = e.memory(e.slot(key, d.pool, slot), i, slot)
 	}
 	for k := range d.jobs {
 		j := &d.jobs[k]
-		key = e.x(append(key, 0xd1, j.request, byte(j.link), j.landed, byte(len(j.roots)), bit(j.fencing)|bit(j.checking)<<1|bit(j.started)<<2|bit(j.answered)<<3|
+		key = e.x(append(key, 0xd1, j.request, byte(e.Peer(j.link)), j.landed, byte(len(j.roots)), bit(j.fencing)|bit(j.checking)<<1|bit(j.started)<<2|bit(j.answered)<<3|
 			bit(j.kernel)<<4|bit(j.stopping)<<5|bit(j.owed)<<6|bit(j.verified)<<7, j.ticket.boot, j.ticket.number, j.ticket.try), j.x)
-		for _, ref := range append(slices.Clone(j.pages), j.grown...) {
-			key = binary.AppendUvarint(key, e.page(i, ref))
+		for _, list := range [...][]kv.PageRef{j.pages, j.grown} {
+			for _, ref := range list {
+				key = append(key, e.page(i, ref))
+			}
 		}
 	}
 	key = append(e.decodeCache(key, i), 0xd2)
@@ -206,7 +229,7 @@ func (e *encoder) decode(key []byte, i int) []byte {
 	for _, s := range d.stale {
 		key = append(key, 0xd3, s.request)
 		for _, slot := range s.slots {
-			key = append(key, byte(e.name[i][slot]))
+			key = append(key, e.names[i][slot])
 		}
 	}
 	return key
@@ -214,14 +237,9 @@ func (e *encoder) decode(key []byte, i int) []byte {
 
 func (e *encoder) prefill(key []byte, i int) []byte {
 	p := e.w.prefills[i]
-	view := transfer.View{
-		Page: func(ref kv.PageRef) uint64 { return uint64(ref.Slot) },
-		Skip: func(x kv.TransferID) bool { return e.remembers && !e.w.has(x) },
-	}
-	key = p.source.AppendKey(append(key, 0xa0), view)
+	key = p.source.AppendKey(append(key, 0xa0), e)
 	for slot := range p.memory {
-		key = p.pool.AppendKey(key, kv.Slot(slot))
-		key = append(key, e.content(p.memory[slot])...)
+		key = e.content(e.slot(key, p.pool, kv.Slot(slot)), p.memory[slot])
 	}
 	for k := range p.jobs {
 		j := &p.jobs[k]
@@ -240,31 +258,29 @@ func (e *encoder) prefill(key []byte, i int) []byte {
 	return key
 }
 
-func (e *encoder) links(key []byte) []byte {
-	for i := range e.w.links {
-		l := &e.w.links[i]
-		target, source := e.w.targetUp(l), e.w.sourceUp(l)
-		key = append(key, 0xb0, byte(l.low)*bit(source), bit(target)|bit(source)<<1|bit(l.doubted && target)<<2|bit(l.sourceDoubt && source)<<3)
-	}
-	return key
+func (e *encoder) link(key []byte, l *link) []byte {
+	target, source := e.w.targetUp(l), e.w.sourceUp(l)
+	return append(key, 0xb0, e.decodes.number[l.decode], e.prefills.number[l.prefill], byte(l.low)*bit(source),
+		bit(target)|bit(source)<<1|bit(l.doubted && target)<<2|bit(l.sourceDoubt && source)<<3)
 }
 
-// flights is what is on its way: messages and writes.
-func (e *encoder) flights(key []byte) []byte {
+// flights is what is on its way on a link: messages and writes.
+func (e *encoder) flights(key []byte, peer transfer.Peer, number byte) []byte {
 	for i := range e.w.letters {
-		m := &e.w.letters[i]
-		key = append(key, 0xc0, byte(m.link))
-		key = e.message(key, m)
+		if m := &e.w.letters[i]; m.link == peer {
+			key = e.message(append(key, 0xc0, number), m)
+		}
 	}
 	for i := range e.w.writes {
 		r := &e.w.writes[i]
-		d := int(e.w.link(r.link).decode)
-		key = e.x(append(key, 0xc1, byte(r.link), r.block, bit(r.left)|bit(r.body)<<1|bit(r.tags)<<2|bit(r.landed)<<3|bit(r.refused)<<4|bit(r.reported)<<5|bit(r.poisoned)<<6), r.x)
-		key = binary.AppendUvarint(key, e.page(d, r.to))
-		key = append(key, byte(e.name[d][r.slot]))
-		key = append(key, e.content(r.sum)...)
+		if r.link != peer {
+			continue
+		}
+		d := int(e.w.link(peer).decode)
+		key = e.x(append(key, 0xc1, number, r.block, bit(r.left)|bit(r.body)<<1|bit(r.tags)<<2|bit(r.landed)<<3|bit(r.refused)<<4|bit(r.reported)<<5|bit(r.poisoned)<<6), r.x)
+		key = e.content(append(key, e.page(d, r.to), e.names[d][r.slot]), r.sum)
 		if r.left {
-			key = append(key, e.content(r.bytes)...)
+			key = e.content(key, r.bytes)
 		} else {
 			key = append(key, byte(r.from.Slot))
 		}
@@ -278,7 +294,7 @@ func (e *encoder) message(key []byte, m *letter) []byte {
 		key = append(e.x(append(key, 'g'), m.X), byte(m.Request), byte(m.Low))
 		d := e.w.home(m.X)
 		for _, ref := range m.Pages {
-			key = binary.AppendUvarint(key, e.page(d, ref))
+			key = append(key, e.page(d, ref))
 		}
 	case transfer.Abort:
 		key = append(e.x(append(key, 'a'), m.X), byte(m.Low))
@@ -286,77 +302,4 @@ func (e *encoder) message(key []byte, m *letter) []byte {
 		key = append(e.x(append(key, 'c'), m.X), byte(m.Outcome), byte(m.Reason), byte(len(m.Roots)))
 	}
 	return key
-}
-
-// names numbers the pages of a decode worker by everything that refers to them;
-// pages that tie are interchangeable. Any numbering is sound: pages are compared
-// only for equality.
-func (e *encoder) names(d int) []uint64 {
-	n := len(e.w.decodes[d].memory)
-	names := make([]uint64, n)
-	for i := range names {
-		names[i] = uint64(i)
-	}
-	if e.w.config.Unreduced {
-		return names
-	}
-	marks := e.marks(d)
-	order := make([]int, n)
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortStableFunc(order, func(a, b int) int { return bytes.Compare(marks[a], marks[b]) })
-	for rank, slot := range order {
-		names[slot] = uint64(rank)
-	}
-	return names
-}
-
-// marks gives each page what it holds and who refers to it, in a fixed order.
-func (e *encoder) marks(i int) [][]byte {
-	d := e.w.decodes[i]
-	marks := make([][]byte, len(d.memory))
-	for slot := range d.memory {
-		marks[slot] = e.memory(d.pool.AppendKey(marks[slot], kv.Slot(slot)), i, kv.Slot(slot))
-	}
-	count := byte(0)
-	refer := func(slot kv.Slot, generation kv.Generation) {
-		current := d.pool.Page(slot).Ref.Generation == generation
-		marks[slot] = append(marks[slot], count, bit(current))
-		count++
-	}
-	for k := range d.jobs {
-		for _, ref := range append(slices.Clone(d.jobs[k].pages), d.jobs[k].grown...) {
-			refer(ref.Slot, ref.Generation)
-		}
-	}
-	for k := range e.w.letters {
-		if g, ok := e.w.letters[k].message.(transfer.Grant); ok && e.w.home(g.X) == i {
-			for _, ref := range g.Pages {
-				refer(ref.Slot, ref.Generation)
-			}
-		}
-	}
-	for k := range e.w.writes {
-		if r := &e.w.writes[k]; int(e.w.link(r.link).decode) == i {
-			refer(r.slot, r.to.Generation)
-			refer(r.to.Slot, r.to.Generation)
-		}
-	}
-	for _, p := range e.w.prefills {
-		for k := range p.jobs {
-			if j := &p.jobs[k]; e.w.home(j.x) == i {
-				for _, ref := range j.grant.Pages {
-					refer(ref.Slot, ref.Generation)
-				}
-			}
-		}
-	}
-	d.markCache(refer)
-	for _, s := range d.stale {
-		for _, slot := range s.slots {
-			refer(slot, 0)
-		}
-	}
-	return marks
 }

@@ -14,7 +14,7 @@ import (
 // transitions, and afterwards the two must agree.
 type Lockstep struct {
 	But   []proved.Guard // not asked for, because the world breaks them
-	Tally *proved.Tally  // counts what is taken
+	Tally *proved.Tally  // counts what is taken; one goroutine explores
 }
 
 // shadow is the proved machine beside a world.

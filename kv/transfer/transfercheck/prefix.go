@@ -1,7 +1,6 @@
 package transfercheck
 
 import (
-	"encoding/binary"
 	"fmt"
 	"slices"
 
@@ -284,7 +283,7 @@ func (e *encoder) decodeCache(key []byte, i int) []byte {
 		for _, n := range list {
 			h := d.memory[n.ref.Slot].header
 			key = append(key, 0xe0, byte(n.tenant), n.block, bit(h.x == n.x && h.generation == n.ref.Generation))
-			key = binary.AppendUvarint(key, e.page(i, n.ref))
+			key = append(key, e.page(i, n.ref))
 		}
 	}
 	entries(d.cache)
@@ -293,7 +292,7 @@ func (e *encoder) decodeCache(key []byte, i int) []byte {
 		entries(d.jobs[k].prefix)
 	}
 	if d.scrubbed.Generation != 0 {
-		key = binary.AppendUvarint(append(key, 0xe2), e.page(i, d.scrubbed))
+		key = append(key, 0xe2, e.page(i, d.scrubbed))
 	}
 	return key
 }

@@ -261,13 +261,9 @@ func (t *teller) prefillFollows(before, after *prefill, name string, say func(st
 }
 
 func (t *teller) networkFollows(before, after *World, say func(string, ...any)) {
-	there := map[string]bool{}
-	for i := range before.letters {
-		there[before.letters[i].key] = true
-	}
 	for i := range after.letters {
 		m := &after.letters[i]
-		if there[m.key] {
+		if _, there := slices.BinarySearchFunc(before.letters, *m, compareLetters); there {
 			continue
 		}
 		switch message := m.message.(type) {

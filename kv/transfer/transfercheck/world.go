@@ -12,7 +12,7 @@
 package transfercheck
 
 import (
-	"slices"
+	"fmt"
 	"strings"
 
 	"github.com/bulkhead-kv/bulkhead/kv"
@@ -24,22 +24,28 @@ import (
 // Transport is what a transport can do, as far as safety is concerned.
 type Transport struct {
 	Name   string
-	Places bool // the receiver decides about each write before it places bytes, and reports it
-	Fences bool // a single transfer can be fenced at the target
-	Torn   bool // body and tags of one write land separately, in either order
-	Poison bool // with Torn: the tags are made invalid first, and written last
-	Stream bool // a write is reported when it is handed over; CLOSED arrives behind the writes before it
+	Short  string // for commands
+	Places bool   // the receiver decides about each write before it places bytes, and reports it
+	Fences bool   // a single transfer can be fenced at the target
+	Torn   bool   // body and tags of one write land separately, in either order
+	Poison bool   // with Torn: the tags are made invalid first, and written last
+	Stream bool   // a write is reported when it is handed over; CLOSED arrives behind the writes before it
 }
 
 // The transports that are told apart.
 var (
-	Receiver  = Transport{Name: "receiver places (mctcp, staged shm)", Places: true, Fences: true}
-	Stream    = Transport{Name: "receiver places, one stream (tcp)", Places: true, Fences: true, Stream: true}
-	OneSided  = Transport{Name: "one-sided, fence per grant (ofi)", Fences: true}
-	TornWrite = Transport{Name: "one-sided, body and tags apart", Fences: true, Torn: true}
-	Poisoned  = Transport{Name: "one-sided, tags poisoned first and written last (direct shm)", Fences: true, Torn: true, Poison: true}
-	DrainOnly = Transport{Name: "one-sided, drain only (ucx)"}
+	Receiver  = Transport{Name: "receiver places (mctcp, staged shm)", Short: "receiver", Places: true, Fences: true}
+	Stream    = Transport{Name: "receiver places, one stream (tcp)", Short: "stream", Places: true, Fences: true, Stream: true}
+	OneSided  = Transport{Name: "one-sided, fence per grant (ofi)", Short: "one-sided", Fences: true}
+	TornWrite = Transport{Name: "one-sided, body and tags apart", Short: "torn", Fences: true, Torn: true}
+	Poisoned  = Transport{Name: "one-sided, tags poisoned first and written last (direct shm)", Short: "poisoned", Fences: true, Torn: true, Poison: true}
+	DrainOnly = Transport{Name: "one-sided, drain only (ucx)", Short: "drain-only"}
 )
+
+// Transports lists them.
+func Transports() []Transport {
+	return []Transport{Receiver, Stream, OneSided, TornWrite, Poisoned, DrainOnly}
+}
 
 // Config is the size of a world, and its faults.
 type Config struct {
@@ -73,11 +79,18 @@ type Config struct {
 	Sharing  // prefix caches and scrub
 	Fronting // a gateway as a machine
 
-	Without   guard.Set // the guards that are missing
-	Only      string    // the one property that is asked for; "" asks for all
-	Lockstep  *Lockstep // the proved machine follows; nil is none
-	Unreduced bool      // no symmetry, no reduction, every state apart
-	StatesMax int       // bound of the exploration; 0 is none
+	Without    guard.Set // the guards that are missing
+	Only       string    // the one property that is asked for; "" asks for all
+	Lockstep   *Lockstep // the proved machine follows; nil is none
+	SafetyOnly bool      // rest is not asked for
+	Unreduced  bool      // no symmetry, no reduction, every state apart
+	StatesMax  int       // bound of the exploration; 0 is none
+}
+
+// Size tells the numbers of requests' pages, decode pages, source pages, prefill
+// and decode workers, and attempts.
+func (c Config) Size() string {
+	return fmt.Sprintf("requests %v, %d+%d pages, %dP %dD, attempts %d", c.Requests, c.Pages, c.SourcePages, c.Prefills, c.Decodes, c.Attempts)
 }
 
 // content is what a page's bytes are: whose, and which block. The zero value is
@@ -198,7 +211,6 @@ type letter struct {
 	link     transfer.Peer
 	toSource bool
 	message  transfer.Message
-	key      string // canonical order
 }
 
 // write is one block on its way.
@@ -226,7 +238,8 @@ type request struct {
 	open     uint8 // attempts that are not answered
 }
 
-// World is a state. Its parts are shared with other states and copied before a change.
+// World is a state. Its parts are shared with other states and copied before a
+// change. A world that has been cloned is not changed any more.
 type World struct {
 	config   *Config
 	decodes  []*decode
@@ -242,6 +255,9 @@ type World struct {
 	used     faults
 	broken   string // what an action broke, for the step properties
 	shadow   *shadow
+	healing  phase
+	own      owned // workers that no other world has
+	stock    *stock
 }
 
 // faults is how many of each were used up.
@@ -255,7 +271,7 @@ func prefillEpoch(node, incarnation int) kv.Epoch { return kv.Epoch(0xa0 + node 
 
 // NewWorld is the start: every worker is up, every pair linked, every page free.
 func NewWorld(c *Config) *World {
-	w := &World{config: c, requests: make([]request, len(c.Requests))}
+	w := &World{config: c, requests: make([]request, len(c.Requests)), stock: newStock()}
 	w.crashGateway()
 	for d := range c.Decodes {
 		w.decodes = append(w.decodes, newDecode(c, d, decodeEpoch(c.nodeEpoch(d), 0)))
@@ -285,35 +301,6 @@ func newPrefill(c *Config, node int, epoch kv.Epoch) *prefill {
 	config := transfer.SourceConfig{Epoch: epoch, Rank: c.rank(node), PagesMax: c.SourcePages, TokensMax: c.SourcePages * kv.PageTokens}
 	return &prefill{epoch: epoch, source: transfer.NewSource(config).Without(c.Without),
 		pool: pool.New(c.SourcePages, 0).Without(c.Without), memory: make([]content, c.SourcePages)}
-}
-
-// clone shares everything; what changes is copied by the mut functions.
-func (w *World) clone() *World {
-	n := *w
-	n.decodes, n.prefills = slices.Clone(w.decodes), slices.Clone(w.prefills)
-	n.links, n.letters, n.writes, n.requests = slices.Clone(w.links), slices.Clone(w.letters), slices.Clone(w.writes), slices.Clone(w.requests)
-	n.shadow = w.shadow.clone()
-	return &n
-}
-
-// mutDecode makes a decode worker this world's own. One that is already is copied
-// again, which is only waste.
-func (w *World) mutDecode(i uint8) *decode {
-	d := *w.decodes[i]
-	d.target, d.pool = d.target.Clone(), d.pool.Clone()
-	d.memory, d.jobs, d.fenced, d.stale = slices.Clone(d.memory), slices.Clone(d.jobs), slices.Clone(d.fenced), slices.Clone(d.stale)
-	d.cache = slices.Clone(d.cache)
-	w.decodes[i] = &d
-	return &d
-}
-
-func (w *World) mutPrefill(i uint8) *prefill {
-	p := *w.prefills[i]
-	p.source, p.pool = p.source.Clone(), p.pool.Clone()
-	p.memory, p.jobs, p.stale = slices.Clone(p.memory), slices.Clone(p.jobs), slices.Clone(p.stale)
-	p.cache = slices.Clone(p.cache)
-	w.prefills[i] = &p
-	return &p
 }
 
 func (w *World) missing(g guard.Guard) bool { return w.config.Without.Missing(g) }
