@@ -37,10 +37,11 @@ setup:
 bench: setup build
 	@scripts/bench
 
-# The proof of the transfer, by Coq, z3 and cvc5, which it installs.
-prove:
+# The proof of the transfer, by Coq, z3 and cvc5, which it installs; then every state of the nightly worlds, in the better part of an hour.
+prove: build
 	@scripts/setup proof
 	@formal/check --full
+	@$(BIN) check --nightly
 
 clean:
 	rm -rf bin .cache

@@ -47,11 +47,6 @@ PATH is a ledger's folder or a folder of ledgers, such as DATA/ledger where
 Exit codes: 0 all conform, 1 one does not, 3 inconclusive: nothing to check, older
 segments deleted, or entries lost. A 3 is never a pass.`
 
-func newCheck() *cobra.Command {
-	return group("check", "hold what ran against what should have", "Hold what ran against what should have.",
-		"  bulkhead check ledger", newCheckLedger())
-}
-
 func newCheckLedger() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ledger [PATH]...",

@@ -1,10 +1,14 @@
 package guard
 
 import (
+	"bytes"
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -56,7 +60,11 @@ func TestOnlyTheCheckerTakesGuardsAway(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		source, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, source, 0)
 		if err != nil {
 			return nil // the compiler says so
 		}
@@ -66,9 +74,45 @@ func TestOnlyTheCheckerTakesGuardsAway(t *testing.T) {
 				t.Errorf("%s imports %s", path, name)
 			}
 		}
+		if !strings.HasPrefix(filepath.ToSlash(dir), "kv/") && !bytes.HasPrefix(source, []byte(unguarded)) {
+			for _, name := range takesAway(file) {
+				t.Errorf("%s says %s", path, name)
+			}
+		}
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// unguarded begins a file that no build has which serves.
+const unguarded = "//go:build unguarded\n"
+
+// takesAway lists what a file says by which a guard could be taken away.
+func takesAway(file *ast.File) (names []string) {
+	ast.Inspect(file, func(n ast.Node) bool {
+		if s, ok := n.(*ast.SelectorExpr); ok && slices.Contains([]string{"Without", "Proofs", "BreakWithout"}, s.Sel.Name) {
+			names = append(names, s.Sel.Name)
+		}
+		return true
+	})
+	return names
+}
+
+func TestTakingAGuardAwayIsSeen(t *testing.T) {
+	for source, want := range map[string]bool{
+		"func f() { target.Without(c.Without) }":           true,
+		"var worlds = transfercheck.Proofs()":              true,
+		"func f() { transfercheck.Shortest(c, o) }":        false,
+		"func without() { _ = transfercheck.Config.Size }": false,
+	} {
+		file, err := parser.ParseFile(token.NewFileSet(), "x.go", "package x\n"+source, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := len(takesAway(file)) > 0; got != want {
+			t.Errorf("%s: taken away is %v, want %v", source, got, want)
+		}
 	}
 }

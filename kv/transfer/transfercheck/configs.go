@@ -60,3 +60,15 @@ func CI() (list []Config) {
 		small("torn writes, crash of prefill", TornWrite, func(c *Config) { c.PrefillCrashes, c.Pages, c.SourcePages = 1, 1, 1 }),
 	)
 }
+
+// Nightly is the set for a night: everything of CI with another request, and three
+// requests on two workers of a kind, for safety.
+func Nightly() (list []Config) {
+	for _, t := range []Transport{OneSided} {
+		list = append(list, small("three requests, two by two", t, func(c *Config) {
+			c.Requests, c.Pages, c.SourcePages, c.Prefills, c.Decodes, c.PrefillCrashes = []int{2, 1, 1}, 3, 2, 2, 2, 1
+			c.SafetyOnly = true
+		}))
+	}
+	return list
+}
