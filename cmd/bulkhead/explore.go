@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -122,8 +123,13 @@ func checked(c transfercheck.Config) string {
 	return "all"
 }
 
+// exploreBytes is the memory that the largest worlds are explored in.
+const exploreBytes = 10 << 30
+
 // explore visits every state of each world and prints a line for each, as it comes.
 func explore(out io.Writer, worlds []transfercheck.Config, workers int) error {
+	debug.SetGCPercent(300) // little of what is made is kept
+	debug.SetMemoryLimit(exploreBytes)
 	format := worldFormat(worlds)
 	if _, err := fmt.Fprintf(out, format, "TRANSPORT", "WORLD", "CHECKED", "STATES", "TRANSITIONS", "DEPTH", "SECONDS", "VERDICT"); err != nil {
 		return err

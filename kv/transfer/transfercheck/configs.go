@@ -61,14 +61,27 @@ func CI() (list []Config) {
 	)
 }
 
-// Nightly is the set for a night: everything of CI with another request, and three
-// requests on two workers of a kind, for safety.
+// Nightly is the set for a night: every world of CI with a request more, then three
+// requests, one of two pages, on two workers of a kind. Only of the largest nothing
+// is asked but safety.
 func Nightly() (list []Config) {
-	for _, t := range []Transport{OneSided} {
-		list = append(list, small("three requests, two by two", t, func(c *Config) {
-			c.Requests, c.Pages, c.SourcePages, c.Prefills, c.Decodes, c.PrefillCrashes = []int{2, 1, 1}, 3, 2, 2, 2, 1
-			c.SafetyOnly = true
-		}))
+	for _, c := range CI() {
+		c.Requests = append(slices.Clone(c.Requests), 1)
+		list = append(list, c)
 	}
-	return list
+	three := func(name string, t Transport, prefills, decodes int) Config {
+		return small(name, t, func(c *Config) {
+			c.Requests, c.Pages, c.SourcePages, c.Prefills, c.Decodes, c.PrefillCrashes = []int{2, 1, 1}, 3, 2, prefills, decodes, 1
+			c.SafetyOnly = prefills+decodes > 2
+		})
+	}
+	for _, t := range []Transport{DrainOnly, OneSided, Receiver, Stream} {
+		list = append(list, three("three pages", t, 1, 1))
+	}
+	return append(list,
+		three("three pages, two prefills", DrainOnly, 2, 1),
+		three("three pages, two decodes", DrainOnly, 1, 2),
+		three("three pages, two prefills", OneSided, 2, 1),
+		three("three pages, two by two", DrainOnly, 2, 2),
+	)
 }
