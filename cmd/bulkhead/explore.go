@@ -75,7 +75,7 @@ func newCheck() *cobra.Command {
 
 // worlds are those that the flags choose.
 func (e exploration) worlds() ([]transfercheck.Config, error) {
-	all := transfercheck.CI()
+	all := transfercheck.Daily()
 	if e.nightly {
 		all = transfercheck.Nightly()
 	}

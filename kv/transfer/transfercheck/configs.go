@@ -61,13 +61,28 @@ func CI() (list []Config) {
 	)
 }
 
-// Nightly is the set for a night: every world of CI with a request more, then three
-// requests, one of two pages, on two workers of a kind. Only of the largest nothing
-// is asked but safety.
+// Daily is what every change is tested with: CI, and the extensions.
+func Daily() []Config {
+	list := CI()
+	for _, t := range extensionTransports {
+		list = append(list, Extensions(t)...)
+	}
+	return list
+}
+
+// extensionTransports are the kinds of transport that differ for the extensions.
+var extensionTransports = []Transport{Receiver, OneSided, DrainOnly}
+
+// Nightly is the set for a night: every world of CI with a request more, the
+// extensions, also the large ones, and three requests, one of two pages, on up to
+// two workers of a kind. Only of the largest nothing is asked but safety.
 func Nightly() (list []Config) {
 	for _, c := range CI() {
 		c.Requests = append(slices.Clone(c.Requests), 1)
 		list = append(list, c)
+	}
+	for _, t := range extensionTransports {
+		list = slices.Concat(list, Extensions(t), LargeExtensions(t))
 	}
 	three := func(name string, t Transport, prefills, decodes int) Config {
 		return small(name, t, func(c *Config) {

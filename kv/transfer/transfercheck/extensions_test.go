@@ -14,9 +14,6 @@ import (
 	"github.com/bulkhead-kv/bulkhead/modelcheck"
 )
 
-// extensionTransports are the kinds of transport that differ for them.
-var extensionTransports = []Transport{Receiver, OneSided, DrainOnly}
-
 // extensionPlaces are states that the exploration of the extensions must have been to.
 func extensionPlaces() []modelcheck.Property[*World] {
 	anyJob := func(f func(*World, *job) bool) func(*World) bool {
