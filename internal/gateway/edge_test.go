@@ -175,9 +175,14 @@ func TestStopCancelsDecode(t *testing.T) {
 	b := newBench(t, setup{})
 	cancelled := make(chan struct{})
 	b.cluster.setHook(func(ctx context.Context, _ cluster.Job, role cluster.Role, e *cluster.Event) error {
-		if role == cluster.Decode && e.Kind == cluster.Token && e.Index == 3 {
+		if role != cluster.Decode || e.Kind != cluster.Token {
+			return nil
+		}
+		switch e.Index {
+		case 0:
+			context.AfterFunc(ctx, func() { close(cancelled) })
+		case 3: // may not come any more
 			<-ctx.Done()
-			close(cancelled)
 		}
 		return nil
 	})

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,14 +43,14 @@ func TestThePublicListenerTakesItsNewCertificate(t *testing.T) {
 			}
 			return pair.Leaf.SerialNumber.String()
 		}
-		failures := 0
+		var failures atomic.Int64
 		stop := inBackground(t.Context(), func(ctx context.Context) {
-			follow(ctx, slog.New(slog.DiscardHandler), func() { failures++ })
+			follow(ctx, slog.New(slog.DiscardHandler), func() { failures.Add(1) })
 		})
 		for _, step := range []struct {
 			name     string
 			change   func()
-			failures int
+			failures int64
 			renewed  bool
 		}{
 			{"nothing happens", func() {}, 0, false},
@@ -64,8 +65,8 @@ func TestThePublicListenerTakesItsNewCertificate(t *testing.T) {
 			before := shown()
 			step.change()
 			time.Sleep(4 * certs.FollowInterval)
-			if got := shown(); (got != before) != step.renewed || failures != step.failures {
-				t.Errorf("%s: certificate %s after %s, %d failures, want another one: %v, and %d", step.name, got, before, failures, step.renewed, step.failures)
+			if got := shown(); (got != before) != step.renewed || failures.Load() != step.failures {
+				t.Errorf("%s: certificate %s after %s, %d failures, want another one: %v, and %d", step.name, got, before, failures.Load(), step.renewed, step.failures)
 			}
 		}
 		if err := stop(); err != nil {
@@ -97,12 +98,13 @@ func TestANodeFollowsItsCertificate(t *testing.T) {
 			}
 			return leaf.SerialNumber.String()
 		}
-		before, failures := serial(), 0
-		stop := followNode(t.Context(), cluster.Mutual(m), slog.New(slog.DiscardHandler), func() { failures++ })
+		before := serial()
+		var failures atomic.Int64
+		stop := followNode(t.Context(), cluster.Mutual(m), slog.New(slog.DiscardHandler), func() { failures.Add(1) })
 		replace(t, dir)
 		time.Sleep(4 * certs.FollowInterval)
-		if got := serial(); got == before || failures != 0 {
-			t.Errorf("certificate %s after %s is in use, %d failures; want the new one and none", got, before, failures)
+		if got := serial(); got == before || failures.Load() != 0 {
+			t.Errorf("certificate %s after %s is in use, %d failures; want the new one and none", got, before, failures.Load())
 		}
 		if err := stop(); err != nil {
 			t.Error(err)
