@@ -42,6 +42,8 @@ machines and pool with a guard taken away, which only test code can do. Door sta
 ` + "`transfer.Hello.Takes`" + ` before there is a transfer, and so do the worlds. [SPEC.md](SPEC.md) has the protocol and the properties,
 [gallery.md](gallery.md) tells the leaks guard by guard.
 
+A transport is a capability here: mctcp, ofi and ucx in its name are transports of the field that it stands for, and this repository has shm and tcp.
+
 `
 
 // proofTable is one line a guard.
