@@ -66,17 +66,19 @@ func newLedgerVerify() *cobra.Command {
 }
 
 func printChains(out io.Writer, folders []string) error {
-	rows := [][]string{{"LEDGER", "SEGMENTS", "ENTRIES", "FIRST", "LAST", "HEAD"}}
+	rows := [][]string{{"LEDGER", "SEGMENTS", "ENTRIES", "FIRST", "LAST", "VERDICT", "HEAD"}}
 	var broken []error
 	for _, dir := range folders {
 		r, err := ledger.Visit(dir, func(ledger.Entry, ledger.Place) bool { return true })
 		if err != nil && !errors.As(err, new(*ledger.BadEntry)) {
 			return err
 		}
+		verdict := "intact"
 		if err != nil {
+			verdict = "BROKEN"
 			broken = append(broken, err)
 		}
-		rows = append(rows, []string{dir, strconv.Itoa(r.Segments), strconv.Itoa(r.Entries), strconv.FormatUint(r.First, 10), strconv.FormatUint(r.Last, 10), r.Head.String()})
+		rows = append(rows, []string{dir, strconv.Itoa(r.Segments), strconv.Itoa(r.Entries), strconv.FormatUint(r.First, 10), strconv.FormatUint(r.Last, 10), verdict, r.Head.String()})
 	}
 	if err := writeTable(out, rows); err != nil {
 		return err
