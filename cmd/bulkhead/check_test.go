@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -23,7 +24,7 @@ func TestLedgerScript(t *testing.T) {
 		RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("BULKHEAD_HOME", env.WorkDir+"/home")
-			gateway := []ledger.Entry{{Kind: ledger.Request, Event: "accepted", Request: 17, Attempt: 1, GatewayBoot: 0xb, Detail: "1 choice, answer r4nd0m"}, {Kind: ledger.Request, Event: "accepted", Request: 18, GatewayBoot: 0xb}}
+			gateway := []ledger.Entry{{Kind: ledger.Request, Event: "accepted", Request: 17, Attempt: 1, GatewayBoot: 0xb, Detail: "1 choice, answer " + strings.Repeat("5a", 16)}, {Kind: ledger.Request, Event: "accepted", Request: 18, GatewayBoot: 0xb}}
 			later := []ledger.Entry{{Kind: ledger.Request, Event: "accepted", Request: 17, Attempt: 1, GatewayBoot: 0xc, Detail: "another tenant's"}}
 			decode := decodeEntries()
 			freed := ledger.Entry{Kind: ledger.Pool, Event: "free", X: kv.TransferID{Epoch: 0xd, Sequence: 1}}
@@ -151,21 +152,22 @@ func TestTransfersAndRequestsAreReadAsTheyAreShown(t *testing.T) {
 	if got, err := parseTransfer(want.String()); err != nil || got != want {
 		t.Errorf("%v is read as %v, error %v", want, got, err)
 	}
-	for _, bad := range []string{"", "1/2", "x/2/3", "1/x/3", "1/2/300", "1/2/3/4"} {
+	for _, bad := range []string{"", "1/2", "x/2/3", "1/x/3", "1/2/300", "1/2/3/4", "0/0/0"} {
 		if got, err := parseTransfer(bad); err == nil {
 			t.Errorf("%q is read as %v", bad, got)
 		}
 	}
+	random := strings.Repeat("5a", 16)
 	for text, want := range map[string]struct {
 		request uint64
 		answer  string
-	}{"17": {request: 17}, "chatcmpl-ab-11": {answer: "ab-11"}, "cmpl-9": {answer: "9"}} {
+	}{"17": {request: 17}, "chatcmpl-" + random: {answer: random}, "cmpl-" + random: {answer: random}} {
 		request, answer, err := parseRequest(text)
 		if err != nil || request != want.request || answer != want.answer {
 			t.Errorf("request %q is read as %d, %q, error %v", text, request, answer, err)
 		}
 	}
-	for _, bad := range []string{"", "0", "seventeen", "chatcmpl-"} {
+	for _, bad := range []string{"", "0", "seventeen", "chatcmpl-", "chatcmpl-17", "cmpl-" + random + "0", "x-" + random, "cmpl-" + strings.ToUpper(random)} {
 		if request, answer, err := parseRequest(bad); err == nil {
 			t.Errorf("request %q is read as %d, %q", bad, request, answer)
 		}

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"maps"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -145,7 +146,8 @@ transfer as entries show it. A gateway counts from 1 at each start: where a numb
 is of several starts, --boot names one.
 
 PATH is a ledger's folder or a folder of ledgers (default: those of the data
-folder). With --json each line is an object.`
+folder). With --json each line is an object. Exit codes: 1 where the ledgers have
+no entry of what was asked for, 3 nothing to read.`
 
 func newLedgerShow() *cobra.Command {
 	cmd := &cobra.Command{
@@ -176,18 +178,7 @@ func newLedgerShow() *cobra.Command {
 		if *asJSON {
 			write = printEntryJSON
 		}
-		for e, err := range merged(folders) {
-			if err != nil {
-				return err
-			}
-			if !f.wants(&e) {
-				continue
-			}
-			if err := write(cmd.OutOrStdout(), &e); err != nil {
-				return err
-			}
-		}
-		return nil
+		return f.show(folders, func(e *ledger.Entry) error { return write(cmd.OutOrStdout(), e) })
 	}
 	return cmd
 }
@@ -196,9 +187,10 @@ func newLedgerShow() *cobra.Command {
 // gateway that names its request, and a request's transfers from those that name
 // both: at each node these come first.
 type filter struct {
-	request   uint64 // 0: any
-	boot      uint64 // of the gateway that counted the request; 0: any
-	answer    string // empty: any
+	asked     []string // what the command line asks for, in words; empty: all
+	request   uint64   // 0: any
+	boot      uint64   // of the gateway that counted the request; 0: any
+	answer    string   // empty: any
 	x         kv.TransferID
 	requests  map[requestName]bool // of the answer
 	transfers map[kv.TransferID]bool
@@ -209,13 +201,16 @@ type requestName struct{ boot, request uint64 }
 func newFilter(request, x, boot string) (f filter, err error) {
 	f.requests, f.transfers = map[requestName]bool{}, map[kv.TransferID]bool{}
 	if request != "" {
+		f.asked = append(f.asked, "request "+request)
 		f.request, f.answer, err = parseRequest(request)
 	}
 	if x != "" && err == nil {
+		f.asked = append(f.asked, "transfer "+x)
 		f.x, err = parseTransfer(x)
 		f.transfers[f.x] = true
 	}
 	if boot != "" && err == nil {
+		f.asked = append(f.asked, "start "+boot)
 		if f.boot, err = strconv.ParseUint(boot, 16, 64); err != nil || f.boot == 0 || f.request == 0 {
 			err = fmt.Errorf("--boot is %q, want a number in hexadecimal beside the number of a --request", boot)
 		}
@@ -247,14 +242,17 @@ func (f *filter) oneStart(folders []string) error {
 	return usageError{fmt.Errorf("request %d is of %d starts of the gateway, name one with --boot: %s", f.request, len(boots), strings.Join(names, ", "))}
 }
 
+// answerID is the id of an answer as the gateway makes it.
+var answerID = regexp.MustCompile(`^(?:chat)?cmpl-([0-9a-f]{32})$`)
+
 // parseRequest reads a number, or an answer's id, of which it gives the random part.
 func parseRequest(text string) (request uint64, answer string, err error) {
-	if _, answer, ok := strings.Cut(text, "-"); ok && answer != "" {
-		return 0, answer, nil
+	if id := answerID.FindStringSubmatch(text); id != nil {
+		return 0, id[1], nil
 	}
 	request, err = strconv.ParseUint(text, 10, 64)
 	if err != nil || request == 0 {
-		return 0, "", fmt.Errorf("--request is %q, want a number or the id of an answer", text)
+		return 0, "", fmt.Errorf("--request is %q, want a number from 1 or the id of an answer: chatcmpl- or cmpl- and 32 hexadecimal digits", text)
 	}
 	return request, "", nil
 }
@@ -266,11 +264,33 @@ func parseTransfer(text string) (x kv.TransferID, err error) {
 		epoch, err1 := strconv.ParseUint(part[0], 16, 64)
 		sequence, err2 := strconv.ParseUint(part[1], 10, 64)
 		rank, err3 := strconv.ParseUint(part[2], 10, 8)
-		if x = (kv.TransferID{Epoch: kv.Epoch(epoch), Sequence: sequence, Rank: uint8(rank)}); errors.Join(err1, err2, err3) == nil {
+		if x = (kv.TransferID{Epoch: kv.Epoch(epoch), Sequence: sequence, Rank: uint8(rank)}); errors.Join(err1, err2, err3) == nil && !x.IsZero() {
 			return x, nil
 		}
 	}
 	return kv.TransferID{}, fmt.Errorf("--x is %q, want EPOCH/SEQUENCE/RANK, the epoch in hexadecimal", text)
+}
+
+// show gives each entry that is wanted to write. That there is none of what was asked
+// for is an error.
+func (f *filter) show(folders []string, write func(*ledger.Entry) error) error {
+	shown := false
+	for e, err := range merged(folders) {
+		if err != nil {
+			return err
+		}
+		if !f.wants(&e) {
+			continue
+		}
+		shown = true
+		if err := write(&e); err != nil {
+			return err
+		}
+	}
+	if !shown && len(f.asked) > 0 {
+		return fmt.Errorf("no entry of %s is in these ledgers: %s", strings.Join(f.asked, ", "), strings.Join(folders, ", "))
+	}
+	return nil
 }
 
 func (f *filter) wants(e *ledger.Entry) bool {
