@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"maps"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -223,23 +221,21 @@ func (f *filter) oneStart(folders []string) error {
 	if f.request == 0 || f.boot != 0 {
 		return nil
 	}
-	boots := map[uint64]bool{}
+	var starts []string // in the order of their times
+	seen := map[uint64]bool{}
 	for e, err := range merged(folders) {
 		if err != nil {
 			return err
 		}
-		if e.Request == f.request {
-			boots[e.GatewayBoot] = true
+		if e.Request == f.request && !seen[e.GatewayBoot] {
+			seen[e.GatewayBoot] = true
+			starts = append(starts, fmt.Sprintf("%s (its request came at %s)", hex64(e.GatewayBoot), e.Time.UTC().Format(time.RFC3339)))
 		}
 	}
-	if len(boots) < 2 {
+	if len(starts) < 2 {
 		return nil
 	}
-	var names []string
-	for _, b := range slices.Sorted(maps.Keys(boots)) {
-		names = append(names, hex64(b))
-	}
-	return usageError{fmt.Errorf("request %d is of %d starts of the gateway, name one with --boot: %s", f.request, len(boots), strings.Join(names, ", "))}
+	return usageError{fmt.Errorf("request %d is of %d starts of the gateway, name one with --boot: %s", f.request, len(starts), strings.Join(starts, ", "))}
 }
 
 // answerID is the id of an answer as the gateway makes it.
