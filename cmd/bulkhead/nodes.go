@@ -183,6 +183,9 @@ func newGateway() *cobra.Command {
 	admin := cmd.Flags().String("admin", "", adminUsage)
 	reserve := cmd.Flags().Int("reserve", 1024, "tokens of output granted to a request that names no maximum")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := adminHostPort(*admin); err != nil {
+			return err
+		}
 		file, err := f.file()
 		if err != nil {
 			return err

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -95,6 +97,9 @@ func completeServe(cmd *cobra.Command, o *node.ServeOptions, context, transfer, 
 	if err := atLeast(0, number{"prefill-pool", o.PoolP}, number{"decode-pool", o.PoolD}); err != nil {
 		return err
 	}
+	if err := errors.Join(hostPort("listen", o.Listen), adminHostPort(o.Admin)); err != nil {
+		return err
+	}
 	switch {
 	case transfer != "shm" && transfer != "tcp":
 		return usageError{fmt.Errorf("transfer is %q, want shm or tcp", transfer)}
@@ -123,6 +128,26 @@ func completeServe(cmd *cobra.Command, o *node.ServeOptions, context, transfer, 
 	}
 	o.Out = cmd.OutOrStdout()
 	return nil
+}
+
+// hostPort refuses an address that no server can listen at.
+func hostPort(flag, address string) error {
+	_, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		return usageError{fmt.Errorf("--%s is %q, want HOST:PORT with a port from 0 to 65535", flag, address)}
+	}
+	return nil
+}
+
+// adminHostPort is hostPort of --admin, which may be empty.
+func adminHostPort(address string) error {
+	if address == "" {
+		return nil
+	}
+	return hostPort("admin", address)
 }
 
 // servedTenants is --tenants, or tenants.json in the data folder if it is there.
