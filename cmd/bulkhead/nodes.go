@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -56,6 +58,24 @@ func (f nodeFlags) file() (*cluster.File, error) {
 		return nil, configError{err}
 	}
 	return file, nil
+}
+
+// mustName refuses a name that no worker of the role has, and lists those there are.
+func (f nodeFlags) mustName(file *cluster.File, role cluster.Role, name string) error {
+	var names []string
+	for _, w := range file.Workers {
+		if w.Role == role {
+			names = append(names, w.Name)
+		}
+	}
+	all := strings.Join(names, ", ")
+	switch {
+	case name == "":
+		return usageError{fmt.Errorf("--name is missing; %s has %s", *f.cluster, all)}
+	case !slices.Contains(names, name):
+		return usageError{fmt.Errorf("--name is %q: no %v worker of that name is in %s, which has %s", name, role, *f.cluster, all)}
+	}
+	return nil
 }
 
 func (f nodeFlags) ledgerDir(home, name string) string {
@@ -138,8 +158,8 @@ func newWorker(role cluster.Role) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if w, known := file.Find(*name); !known || w.Role != role {
-			return usageError{fmt.Errorf("--name is %q: no %v worker of that name is in %s", *name, role, *f.cluster)}
+		if err := f.mustName(file, role, *name); err != nil {
+			return err
 		}
 		log, err := f.logger()
 		if err != nil {
