@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -105,6 +106,9 @@ func known(what, name string, all []string) error {
 		return nil
 	}
 	all = slices.Compact(slices.Sorted(slices.Values(all)))
+	for i := range all {
+		all[i] = strconv.Quote(all[i]) // worlds' names are several words, some with a comma
+	}
 	return usageError{fmt.Errorf("unknown %s %q, there are: %s", what, name, strings.Join(all, ", "))}
 }
 

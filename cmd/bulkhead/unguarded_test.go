@@ -28,7 +28,7 @@ func TestUnguardedBuildTellsTheStory(t *testing.T) {
 		{"--without Tombstone,TagStep --transport drain-only", 1, `(?s)^NoLeak: .*without: Tombstone TagStep\n   1  submit `},
 		{"--without KernelStop --transport receiver", 1, `(?s)^Nothing leaks without KernelStop alone: .*\nReleaseHeld: .*without: KernelStop\n   1  submit `},
 		{"--without SumVerify,TagStep --transport receiver", 0, `^nothing leaks without SumVerify TagStep: other guards stand behind\n$`},
-		{"--without Belt", 2, `unknown guard "Belt", there are: .*DeferRelease, .*Tombstone`},
+		{"--without Belt", 2, `unknown guard "Belt", there are: .*"DeferRelease", .*"Tombstone"`},
 		{"--without Gate --transport pigeon", 2, `unknown transport "pigeon"`},
 	} {
 		args := append([]string{"check"}, strings.Fields(k.args)...)
