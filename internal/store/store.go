@@ -32,6 +32,7 @@ import (
 	"time"
 
 	"github.com/bulkhead-kv/bulkhead/internal/fault"
+	"github.com/bulkhead-kv/bulkhead/internal/tracer"
 )
 
 const (
@@ -112,18 +113,32 @@ func (s *Store) Find(name string) (Model, error) {
 			return x.Models[i], nil
 		}
 	}
-	return Model{}, x.unknown(name)
+	return Model{}, x.unusable(name)
 }
 
+// unknown is the error of a name that the store has not, with those that it has.
 func (x index) unknown(name string) error {
+	if len(x.Models) == 0 {
+		return fault.New(fault.NotFound, "no model %q: the store is empty", name)
+	}
+	return fault.New(fault.NotFound, "no model %q, there are: %s", name, x.names())
+}
+
+// unusable is unknown for whoever wants to use the model, and says how to get one.
+func (x index) unusable(name string) error {
 	if len(x.Models) == 0 {
 		return fault.New(fault.NotFound, "no model %q: the store is empty, fetch one with \"bulkhead pull %s\"", name, pullable(name))
 	}
+	return fault.New(fault.NotFound, "no model %q, there are: %s, and %s, which is built in; fetch more with \"bulkhead pull\", names are in \"bulkhead list --catalog\"",
+		name, x.names(), tracer.Name)
+}
+
+func (x index) names() string {
 	names := make([]string, len(x.Models))
 	for i, m := range x.Models {
 		names[i] = m.Name
 	}
-	return fault.New(fault.NotFound, "no model %q, there are: %s", name, strings.Join(names, ", "))
+	return strings.Join(names, ", ")
 }
 
 // pullable is the name, if it can be pulled, or the catalog's first one.
@@ -166,9 +181,6 @@ func (s *Store) Remove(ctx context.Context, name string) (freed int64, err error
 		i, ok := x.find(name)
 		if !ok {
 			if i, ok = x.find(FullName(name)); !ok {
-				if len(x.Models) == 0 {
-					return fault.New(fault.NotFound, "no model %q: the store is empty", name)
-				}
 				return x.unknown(name)
 			}
 		}

@@ -113,6 +113,10 @@ func TestUnknownModelsAreNamed(t *testing.T) {
 	if _, err := p.store.Remove(t.Context(), "x"); err == nil || !strings.Contains(err.Error(), "there are: known") {
 		t.Errorf("error is %v, want the known names", err)
 	}
+	want := `no model "x", there are: known, and tracer, which is built in; fetch more with "bulkhead pull", names are in "bulkhead list --catalog"`
+	if _, err := p.store.Find("x"); fault.Of(err) != fault.NotFound || err.Error() != want {
+		t.Errorf("error is %v, want %s", err, want)
+	}
 	if got, name, err := p.store.Resolve(path); got != path || name != "m" || err != nil {
 		t.Errorf("a file resolves to %q, %q, %v", got, name, err)
 	}
