@@ -372,6 +372,9 @@ func TestDrain(t *testing.T) {
 	if err := <-stopped; err != nil {
 		t.Errorf("Serve ended with %v", err)
 	}
+	if said := b.logs.String(); strings.Count(said, "draining: ") != 1 || !strings.Contains(said, "requests=1 limit=30s") {
+		t.Errorf("one running request is not told once, with the limit:\n%s", said)
+	}
 	if strings.Contains(b.logs.String(), "request failed") {
 		t.Errorf("each refusal of a drain is a warning:\n%s", b.logs.String())
 	}
@@ -394,8 +397,14 @@ func TestWork(t *testing.T) {
 			t.Fatal("work is refused before the drain")
 		}
 	}
+	if got := w.running(); got != 2 {
+		t.Errorf("%d run, want 2", got)
+	}
 	w.end()
 	w.close()
+	if got := w.running(); got != 1 {
+		t.Errorf("%d run when one has ended, want 1", got)
+	}
 	if w.begin() || idle() {
 		t.Errorf("in the drain work is begun, or idle %v with one left", idle())
 	}
@@ -403,6 +412,18 @@ func TestWork(t *testing.T) {
 	w.close()
 	if !idle() {
 		t.Error("the last one's end is not told")
+	}
+}
+
+// A drain that waits for nothing says nothing.
+func TestIdleDrainIsSilent(t *testing.T) {
+	b := newBench(t, setup{})
+	_, stop := b.serve(nil)
+	if err := stop(); err != nil {
+		t.Errorf("Serve ended with %v", err)
+	}
+	if said := b.logs.String(); strings.Contains(said, "draining") {
+		t.Errorf("nothing runs, and the log says:\n%s", said)
 	}
 }
 

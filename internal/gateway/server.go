@@ -79,6 +79,11 @@ func (g *Gateway) Drain() {
 // gateway listens, so that whoever asks is told that it stops.
 func (g *Gateway) drain(ctx context.Context, server *http.Server) {
 	g.Drain()
+	if running := g.working.running(); running > 0 {
+		// Whoever stopped the process and sees it stay is told why.
+		g.parts.Log.Warn("draining: running requests may end; a second Ctrl-C or SIGTERM ends them at once",
+			"requests", running, "limit", g.config.DrainTimeout)
+	}
 	server.SetKeepAlivesEnabled(false)
 	deadline, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.config.DrainTimeout)
 	defer cancel()
@@ -124,6 +129,12 @@ func (w *work) end() {
 	if w.count--; w.closed && w.count == 0 {
 		close(w.idle)
 	}
+}
+
+func (w *work) running() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.count
 }
 
 // close refuses what comes from now on.
