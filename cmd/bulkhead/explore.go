@@ -141,7 +141,7 @@ func explore(out io.Writer, worlds []transfercheck.Config, workers int) error {
 	var cut int
 	for i, c := range worlds {
 		watch := newWatch(fmt.Sprintf("%d of %d, %s, %s", i+1, len(worlds), c.Transport.Short, c.Name))
-		r := transfercheck.Shortest(c, modelcheck.Options{Workers: workers, Progress: watch.show})
+		r := transfercheck.Explore(c, modelcheck.Options{Workers: workers, Progress: watch.show})
 		watch.clear()
 		if _, err := fmt.Fprintf(out, format, c.Transport.Short, c.Name, checked(c), fmt.Sprint(r.States), fmt.Sprint(r.Transitions), fmt.Sprint(r.Depth),
 			fmt.Sprintf("%.1f", time.Since(watch.begun).Seconds()), verdictOf(r)); err != nil {

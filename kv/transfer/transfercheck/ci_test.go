@@ -149,6 +149,20 @@ func TestDepthFirstSeesTheSame(t *testing.T) {
 	}
 }
 
+// A violation that is found depth first is told by the shortest way to it.
+func TestExploreTellsTheShortestWay(t *testing.T) {
+	c := stories()[1].config(stories()[1].missing...)
+	want := Shortest(c, modelcheck.Options{})
+	c.DepthFirst = true
+	if got := Explore(c, modelcheck.Options{}); want.Violation == nil || got.Violation == nil || !slices.Equal(got.Violation.Trace, want.Violation.Trace) {
+		t.Errorf("depth first finds %v, breadth first %v", got.Violation, want.Violation)
+	}
+	c.Without = guard.Without()
+	if got := Explore(c, modelcheck.Options{}); !got.OK() {
+		t.Errorf("with every guard: %v, complete is %v", got.Violation, got.Complete)
+	}
+}
+
 // An action leaves the state it starts from as it was.
 func TestApplyLeavesItsStateAlone(t *testing.T) {
 	c := small("all faults", OneSided, func(c *Config) {

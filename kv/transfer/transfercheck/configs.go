@@ -73,12 +73,15 @@ func Daily() []Config {
 // extensionTransports are the kinds of transport that differ for the extensions.
 var extensionTransports = []Transport{Receiver, OneSided, DrainOnly}
 
-// Nightly is the set for a night: every world of CI with a request more, the
-// extensions, also the large ones, and three requests, one of two pages, on up to
-// two workers of a kind. Only of the largest nothing is asked but safety.
+// Nightly is the set for a night: the worlds of CI, those of two requests with
+// another, the extensions, also the large ones, and three requests, one of two
+// pages, on up to two workers of a kind. Only of the largest nothing is asked but
+// safety.
 func Nightly() (list []Config) {
 	for _, c := range CI() {
-		c.Requests = append(slices.Clone(c.Requests), 1)
+		if len(c.Requests) > 1 {
+			c.Requests = append(slices.Clone(c.Requests), 1)
+		}
 		list = append(list, c)
 	}
 	for _, t := range extensionTransports {
@@ -87,7 +90,7 @@ func Nightly() (list []Config) {
 	three := func(name string, t Transport, prefills, decodes int) Config {
 		return small(name, t, func(c *Config) {
 			c.Requests, c.Pages, c.SourcePages, c.Prefills, c.Decodes, c.PrefillCrashes = []int{2, 1, 1}, 3, 2, prefills, decodes, 1
-			c.SafetyOnly = prefills+decodes > 2
+			c.SafetyOnly, c.DepthFirst = prefills+decodes > 2, prefills+decodes > 3
 		})
 	}
 	for _, t := range []Transport{DrainOnly, OneSided, Receiver, Stream} {

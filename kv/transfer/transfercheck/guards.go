@@ -85,6 +85,17 @@ const (
 	flightMaxStream = 2
 )
 
+// Explore explores a configuration as it asks for. A violation comes with the
+// shortest way to it.
+func Explore(c Config, o modelcheck.Options) modelcheck.Result[Action] {
+	if c.DepthFirst {
+		if r := modelcheck.Deep(Model{&c}, Properties(&c), o); r.Violation == nil {
+			return r
+		}
+	}
+	return Shortest(c, o)
+}
+
 // LeakFamily is the set of small configurations in which a set of guards is
 // looked at for a leak.
 func LeakFamily(t Transport) []Config {

@@ -83,6 +83,7 @@ type Config struct {
 	Only       string    // the one property that is asked for; "" asks for all
 	Lockstep   *Lockstep // the proved machine follows; nil is none
 	SafetyOnly bool      // rest is not asked for
+	DepthFirst bool      // too many states for whole levels of them to be kept
 	Unreduced  bool      // no symmetry, no reduction, every state apart
 	StatesMax  int       // bound of the exploration; 0 is none
 }
