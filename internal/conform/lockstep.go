@@ -194,7 +194,7 @@ func newJoint() *joint {
 func (j *joint) needs(m *move) *token {
 	switch e := m.event.(type) {
 	case transfer.Received:
-		return &token{what: messageName(e.Message), x: messageX(e.Message), by: j.peers[end{m.epoch, e.Peer}].epoch}
+		return &token{what: messageName(e.Message), x: transfer.TransferOf(e.Message), by: j.peers[end{m.epoch, e.Peer}].epoch}
 	case transfer.Landed:
 		return j.posted(e.X, e.Block)
 	case transfer.PageRefused:
@@ -226,18 +226,6 @@ func messageName(m transfer.Message) string {
 		return "CLOSED"
 	}
 	return "message"
-}
-
-func messageX(m transfer.Message) kv.TransferID {
-	switch m := m.(type) {
-	case transfer.Grant:
-		return m.X
-	case transfer.Abort:
-		return m.X
-	case transfer.Closed:
-		return m.X
-	}
-	return kv.TransferID{}
 }
 
 // take follows a step, and holds the proved machine's state against the shipped one's.

@@ -72,16 +72,7 @@ func (e *end) Peer() transfer.Hello { return e.peer }
 
 // Send implements transport.Link.
 func (e *end) Send(m transfer.Message) error {
-	p := &parcel{message: m.Append(nil)}
-	switch m := m.(type) {
-	case transfer.Grant:
-		p.x = m.X
-	case transfer.Abort:
-		p.x = m.X
-	case transfer.Closed:
-		p.x = m.X
-	}
-	return e.enqueue(p)
+	return e.enqueue(&parcel{message: m.Append(nil), x: transfer.TransferOf(m)})
 }
 
 // Write implements transport.Link.

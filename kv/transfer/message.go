@@ -24,6 +24,19 @@ type Message interface {
 	message()
 }
 
+// TransferOf is the transfer that a message is about; zero for a Hello.
+func TransferOf(m Message) kv.TransferID {
+	switch m := m.(type) {
+	case Grant:
+		return m.X
+	case Abort:
+		return m.X
+	case Closed:
+		return m.X
+	}
+	return kv.TransferID{}
+}
+
 func (Hello) message()  {}
 func (Grant) message()  {}
 func (Abort) message()  {}

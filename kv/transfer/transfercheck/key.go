@@ -84,17 +84,7 @@ func (w *World) mayWrite(x kv.TransferID) bool {
 	return false
 }
 
-func letterX(m *letter) kv.TransferID {
-	switch m := m.message.(type) {
-	case transfer.Grant:
-		return m.X
-	case transfer.Abort:
-		return m.X
-	case transfer.Closed:
-		return m.X
-	}
-	return kv.TransferID{}
-}
+func letterX(m *letter) kv.TransferID { return transfer.TransferOf(m.message) }
 
 // has reports whether decode still has x.
 func (w *World) has(x kv.TransferID) bool {
