@@ -32,8 +32,8 @@ var killPhases = []string{"idle", "queued", "prefill", "transfer", "first token"
 
 // The questions of a phase: as long as it takes to be caught there.
 var (
-	killPromptBytes  = map[string]int{"idle": 100, "queued": 300, "prefill": 4000, "transfer": 4000, "first token": 1000, "decode": 400, "last byte": 400}
-	killAnswerTokens = map[string]int{"idle": 15, "queued": 15, "prefill": 15, "transfer": 15, "first token": 120, "decode": 120, "last byte": 60}
+	killPromptBytes  = map[string]int{"idle": 100, "queued": 300, "prefill": 4000, "transfer": 4000, "first token": 2000, "decode": 1000, "last byte": 1000}
+	killAnswerTokens = map[string]int{"idle": 15, "queued": 15, "prefill": 15, "transfer": 15, "first token": 120, "decode": 1000, "last byte": 60}
 )
 
 // killVariants is how many questions each phase has, killRoundsMax how often kills are
@@ -41,7 +41,7 @@ var (
 const (
 	killVariants  = 2
 	killRoundsMax = 6
-	decodePace    = 5 // pieces of an answer, when a kill is in "decode"
+	decodePace    = 5 // pieces of an answer, from which on a kill is in "decode"
 )
 
 // kill is one kill and the request that it was aimed at.
@@ -252,7 +252,16 @@ func (a *aim) watch(ctx context.Context, pages int) {
 
 // piece is called for each piece of the answer that the client gets.
 func (a *aim) piece(pieces int) bool {
-	if pieces != map[string]int{"first token": 1, "decode": decodePace, "last byte": a.answer}[a.phase] {
+	var now bool
+	switch a.phase {
+	case "first token":
+		now = pieces == 1
+	case "decode": // at the first of them by which it is known who gives the answer
+		now = pieces >= decodePace && pieces < a.answer/2
+	case "last byte":
+		now = pieces == a.answer
+	}
+	if !now {
 		return true
 	}
 	a.mu.Lock()
