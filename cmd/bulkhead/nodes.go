@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
+	"github.com/bulkhead-kv/bulkhead/internal/gateway"
 	"github.com/bulkhead-kv/bulkhead/internal/node"
 	"github.com/bulkhead-kv/bulkhead/internal/supervisor"
 )
@@ -186,6 +187,8 @@ func newWorker(role cluster.Role) *cobra.Command {
 	return cmd
 }
 
+const tenantShareUsage = "percent of all workers' pages that one tenant's running requests may hold, unless it has one only; a single tenant may hold all"
+
 const adminUsage = "address of metrics and readiness details, plain HTTP without a key (default: with the API if that is on loopback, else nowhere)"
 
 func newGateway() *cobra.Command {
@@ -200,10 +203,11 @@ func newGateway() *cobra.Command {
 	cmd.Flags().String("tenants", "", "tenants file (default: tenants.json in the data folder)")
 	timeout := cmd.Flags().Duration("timeout", 10*time.Minute, "longest time from admission to the end of an answer")
 	queue := cmd.Flags().Duration("queue-timeout", 30*time.Second, "longest wait for room at the workers")
+	share := cmd.Flags().Int("tenant-share", gateway.Default().TenantSharePercent, tenantShareUsage)
 	admin := cmd.Flags().String("admin", "", adminUsage)
 	reserve := cmd.Flags().Int("reserve", 1024, "tokens of output granted to a request that names no maximum")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := adminHostPort(*admin); err != nil {
+		if err := errors.Join(adminHostPort(*admin), percent("tenant-share", *share)); err != nil {
 			return err
 		}
 		file, err := f.file()
@@ -229,7 +233,7 @@ func newGateway() *cobra.Command {
 		ctx, drain, stop := drainable(cmd.Context(), parent.Supervised())
 		defer stop()
 		return node.RunGateway(ctx, node.GatewayOptions{File: file, Home: home, Ledger: f.ledgerDir(home, file.Gateway.Name), Tenants: tenants,
-			Reserve: *reserve, Timeout: *timeout, QueueTimeout: *queue, Admin: *admin, Ready: parent.Ready, Alive: alive(parent), Drain: drain, DrainMax: *f.drain, Log: log})
+			Reserve: *reserve, Timeout: *timeout, QueueTimeout: *queue, TenantShare: *share, Admin: *admin, Ready: parent.Ready, Alive: alive(parent), Drain: drain, DrainMax: *f.drain, Log: log})
 	}
 	return cmd
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/bulkhead-kv/bulkhead/internal/capacity"
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
+	"github.com/bulkhead-kv/bulkhead/internal/gateway"
 	"github.com/bulkhead-kv/bulkhead/internal/machine"
 	"github.com/bulkhead-kv/bulkhead/internal/model"
 	"github.com/bulkhead-kv/bulkhead/internal/node"
@@ -65,6 +66,7 @@ func newServe() *cobra.Command {
 	flags.StringVar(&o.ReadyFile, "ready-file", "", "file to write, in JSON, once the server is ready")
 	flags.DurationVar(&o.Timeout, "timeout", 10*time.Minute, "longest time from admission to the end of an answer")
 	flags.DurationVar(&o.QueueTimeout, "queue-timeout", 30*time.Second, "longest wait for room at the workers")
+	flags.IntVar(&o.TenantShare, "tenant-share", gateway.Default().TenantSharePercent, tenantShareUsage)
 	flags.DurationVar(&o.DrainMax, "drain", 30*time.Second, "how long running answers may go on at the end")
 	flags.StringVar(&o.LogLevel, "log-level", "warn", "debug, info, warn or error")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -97,7 +99,7 @@ func completeServe(cmd *cobra.Command, o *node.ServeOptions, context, transfer, 
 	if err := atLeast(0, number{"prefill-pool", o.PoolP}, number{"decode-pool", o.PoolD}); err != nil {
 		return err
 	}
-	if err := errors.Join(hostPort("listen", o.Listen), adminHostPort(o.Admin)); err != nil {
+	if err := errors.Join(hostPort("listen", o.Listen), adminHostPort(o.Admin), percent("tenant-share", o.TenantShare)); err != nil {
 		return err
 	}
 	switch {
@@ -148,6 +150,14 @@ func adminHostPort(address string) error {
 		return nil
 	}
 	return hostPort("admin", address)
+}
+
+// percent refuses a part of a whole that is none.
+func percent(flag string, value int) error {
+	if value < 1 || value > 100 {
+		return usageError{fmt.Errorf("--%s is %d, want 1 to 100 percent", flag, value)}
+	}
+	return nil
 }
 
 // servedTenants is --tenants, or tenants.json in the data folder if it is there.

@@ -253,6 +253,28 @@ func queue() *Queue {
 	return NewQueue(QueueConfig{TicketsMax: 1000, TenantTicketsMax: 900, RetryAfter: time.Second})
 }
 
+// all is room for any ticket.
+type all struct{}
+
+func (all) Fits(Ticket) bool      { return true }
+func (all) FitsAlone(Ticket) bool { return true }
+
+// seat is room for so many tokens; tenants hold some already.
+type seat struct {
+	pages int
+	held  map[string]int
+}
+
+func (s seat) free() int {
+	free := s.pages
+	for _, n := range s.held {
+		free -= n
+	}
+	return free
+}
+func (s seat) Fits(t Ticket) bool      { return t.Tokens <= s.free() }
+func (s seat) FitsAlone(t Ticket) bool { return t.Tokens <= s.free()+s.held[t.Tenant] }
+
 func TestQueueIsBounded(t *testing.T) {
 	q := NewQueue(QueueConfig{TicketsMax: 3, TenantTicketsMax: 2, RetryAfter: 7 * time.Second})
 	if err := errors.Join(q.Push(Ticket{1, "ada", 5}, Ticket{2, "ada", 5}), q.Push(Ticket{3, "bob", 1})); err != nil {
@@ -286,9 +308,9 @@ func TestAFullQueueKeepsNoTenantOut(t *testing.T) {
 	if err := q.Push(Ticket{21, "quiet", 1}); fault.Of(err) != fault.Busy {
 		t.Errorf("its second request finds a place in a full queue: %v", err)
 	}
-	first, _ := q.Pop()
-	second, _ := q.Pop()
-	third, _ := q.Pop()
+	first, _ := q.Next(all{})
+	second, _ := q.Next(all{})
+	third, _ := q.Next(all{})
 	if first.Tenant != "quiet" && second.Tenant != "quiet" && third.Tenant != "quiet" {
 		t.Errorf("tickets of %s, %s and %s come before it", first.Tenant, second.Tenant, third.Tenant)
 	}
@@ -299,12 +321,12 @@ func TestQueueReturnsFirst(t *testing.T) {
 	if err := q.Push(Ticket{1, "ada", 5}, Ticket{2, "ada", 5}); err != nil {
 		t.Fatal(err)
 	}
-	first, _ := q.Pop()
+	first, _ := q.Next(all{})
 	q.PushBack(first)
-	if head, _ := q.Head(); head.ID != 1 {
-		t.Errorf("ticket %d is next, want 1, which came back", head.ID)
+	if again, _ := q.Next(all{}); again.ID != 1 {
+		t.Errorf("ticket %d is next, want 1, which came back", again.ID)
 	}
-	if !q.Remove("ada", 1) || q.Remove("ada", 1) || q.Remove("bob", 2) {
+	if !q.Remove("ada", 2) || q.Remove("ada", 2) || q.Remove("bob", 2) {
 		t.Error("Remove takes what is not there, or leaves what is")
 	}
 }
@@ -326,7 +348,7 @@ func TestQueueIsFair(t *testing.T) {
 		}
 		given := map[string]int{}
 		for q.TenantLen("ada") > 0 && q.TenantLen("bob") > 0 && q.TenantLen("eve") > 0 {
-			w, _ := q.Pop()
+			w, _ := q.Next(all{})
 			given[w.Tenant] += w.Tokens
 			if spread := max(given["ada"], given["bob"], given["eve"]) - min(given["ada"], given["bob"], given["eve"]); spread > 2*most {
 				t.Fatalf("tokens given %v differ by %d, largest ticket %d", given, spread, most)
@@ -349,10 +371,9 @@ func TestQueueConservation(t *testing.T) {
 					want[tenant] = append(want[tenant], id)
 				}
 			case 2:
-				head, _ := q.Head()
-				w, ok := q.Pop()
-				if ok && (head != w || want[w.Tenant][0] != w.ID) {
-					t.Fatalf("ticket %d of %s came out, head was %d, first is %d", w.ID, w.Tenant, head.ID, want[w.Tenant][0])
+				w, ok := q.Next(seat{pages: rapid.IntRange(1, 100).Draw(t, "room")})
+				if ok && want[w.Tenant][0] != w.ID {
+					t.Fatalf("ticket %d of %s came out, its first is %d", w.ID, w.Tenant, want[w.Tenant][0])
 				}
 				if ok && rapid.Bool().Draw(t, "back") {
 					q.PushBack(w)
@@ -388,14 +409,184 @@ func TestLatecomerIsNotBehindTheFlood(t *testing.T) {
 		}
 	}
 	for range 50 {
-		q.Pop()
+		q.Next(all{})
 	}
 	if err := q.Push(Ticket{1000, "quiet", 100}); err != nil {
 		t.Fatal(err)
 	}
-	first, _ := q.Pop()
-	second, _ := q.Pop()
+	first, _ := q.Next(all{})
+	second, _ := q.Next(all{})
 	if first.ID != 1000 && second.ID != 1000 {
 		t.Fatalf("tickets of %s and %s came before the quiet tenant's", first.Tenant, second.Tenant)
 	}
+}
+
+func push(t *testing.T, q *Queue, tickets ...Ticket) {
+	t.Helper()
+	if err := q.Push(tickets...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A ticket that does not fit is passed for as many tokens as it asks for; then nobody
+// passes, until it fits.
+func TestAPassedTicketClaimsTheRoom(t *testing.T) {
+	q, room := queue(), seat{pages: 100, held: map[string]int{"eve": 50}}
+	push(t, q, Ticket{1, "ada", 80}, Ticket{2, "ada", 80})
+	for i := range uint64(40) {
+		push(t, q, Ticket{10 + i, "bob", 10})
+	}
+	passed := 0
+	for {
+		w, ok := q.Next(room)
+		if !ok {
+			break
+		}
+		if passed += w.Tokens; w.Tenant != "bob" {
+			t.Fatalf("%d tokens of %s go where 50 are free", w.Tokens, w.Tenant)
+		}
+	}
+	if passed != 80 {
+		t.Errorf("%d tokens pass a ticket of 80", passed)
+	}
+	room.held["eve"] = 20
+	if w, ok := q.Next(room); !ok || w.ID != 1 {
+		t.Errorf("as soon as 80 tokens are free ticket %d goes, want 1", w.ID)
+	}
+	room.held["eve"] = 50
+	if w, ok := q.Next(room); !ok || w.Tenant != "bob" {
+		t.Errorf("the claim outlives its ticket: %v %v", w, ok)
+	}
+	for {
+		if _, ok := q.Next(room); !ok {
+			break
+		}
+	}
+	room.held["eve"], room.held["ada"] = 0, 30 // others are out of the way, her own work isn't
+	if w, ok := q.Next(room); !ok || w.Tenant != "bob" {
+		t.Errorf("a tenant in its own way claims the room: %v %v", w, ok)
+	}
+}
+
+// A tenant whose running work keeps its own next ticket out makes nobody wait, and has
+// gained at most one ticket by it when that work ends.
+func TestATenantInItsOwnWayStopsNobody(t *testing.T) {
+	q, room := queue(), seat{pages: 100, held: map[string]int{"ada": 10}}
+	push(t, q, Ticket{1, "ada", 100}, Ticket{2, "ada", 100}, Ticket{3, "ada", 100}, Ticket{4, "ada", 100})
+	for i := range uint64(800) {
+		push(t, q, Ticket{10 + i, "bob", 10})
+	}
+	for range 300 {
+		if w, ok := q.Next(room); !ok || w.Tenant != "bob" {
+			t.Fatalf("%v %v goes, want bob's", w, ok)
+		}
+	}
+	room.held["ada"] = 0
+	given := map[string]int{}
+	for given["bob"] == 0 {
+		w, ok := q.Next(room)
+		if !ok {
+			t.Fatal("nobody goes")
+		}
+		given[w.Tenant] += w.Tokens
+	}
+	if given["ada"] > 200 {
+		t.Errorf("ada, who stood in her own way, gets %d tokens before bob gets any, want one ticket's 100 for the wait and one's in turn", given["ada"])
+	}
+}
+
+// Who claims the room and leaves has cost the others as much as if served; who leaves
+// without a claim has not.
+func TestAClaimIsNotFree(t *testing.T) {
+	q, room := queue(), seat{pages: 100, held: map[string]int{"eve": 50}}
+	id, stood, went := uint64(1000), 0, 0
+	for i := range uint64(800) {
+		push(t, q, Ticket{1 + i, "bob", 10})
+	}
+	push(t, q, Ticket{id, "ada", 100})
+	for range 400 { // ada asks for all there is, hangs up when the others stand still, and asks again
+		if _, ok := q.Next(room); ok {
+			went++
+			continue
+		}
+		stood++
+		push(t, q, Ticket{id + 1, "ada", 100})
+		q.Remove("ada", id)
+		id++
+	}
+	if stood == 0 || went < 10*stood {
+		t.Errorf("others stand still %d times while %d of theirs go, want 10 for each", stood, went)
+	}
+	room.held["eve"] = 0
+	given := 0
+	push(t, q, Ticket{id + 1, "ada", 100}, Ticket{id + 2, "ada", 100}, Ticket{id + 3, "ada", 100}, Ticket{id + 4, "ada", 100})
+	for w, ok := q.Next(room); ok && w.Tenant == "ada"; w, ok = q.Next(room) {
+		given += w.Tokens
+	}
+	if given > 200 {
+		t.Errorf("who claimed and left %d times gets %d tokens before the others get any, want two tickets' at most", stood, given)
+	}
+	q = queue()
+	push(t, q, Ticket{1, "ada", 100})
+	push(t, q, Ticket{2, "bob", 10})
+	push(t, q, Ticket{3, "ada", 10})
+	q.Remove("ada", 1)
+	if w, _ := q.Next(room); w.ID != 3 {
+		t.Errorf("after a ticket left that stopped nobody %d is next, want its tenant's next", w.ID)
+	}
+}
+
+// Whatever fits when: what passes a ticket that others keep out is at most its own
+// tokens and one ticket more, and no ticket is passed for ever.
+func TestPassesAreBounded(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const pages = 100
+		q, room, id := queue(), seat{pages: pages, held: map[string]int{}}, uint64(0)
+		running, passed := []Ticket{}, map[string]int{}
+		first := map[string][]Ticket{}
+		largest := 1
+		for range rapid.IntRange(1, 300).Draw(t, "steps") {
+			tenant := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "tenant")
+			if len(running) > 0 && rapid.Bool().Draw(t, "end") {
+				i := rapid.IntRange(0, len(running)-1).Draw(t, "which")
+				room.held[running[i].Tenant] -= running[i].Tokens
+				running = append(running[:i], running[i+1:]...)
+			} else {
+				id++
+				ticket := Ticket{id, tenant, rapid.IntRange(1, pages).Draw(t, "tokens")}
+				if q.Push(ticket) == nil {
+					first[tenant], largest = append(first[tenant], ticket), max(largest, ticket.Tokens)
+				}
+			}
+			for {
+				start := map[string]uint64{}
+				for tenant, l := range q.lanes {
+					start[tenant] = l.start
+				}
+				w, ok := q.Next(room)
+				if !ok {
+					break
+				}
+				for other, waiting := range first {
+					if other == w.Tenant || len(waiting) == 0 || start[other] >= start[w.Tenant] || room.FitsAlone(waiting[0]) {
+						continue
+					}
+					if passed[other] += w.Tokens; passed[other] > waiting[0].Tokens+largest {
+						t.Fatalf("%d tokens pass a ticket of %d, the largest is %d", passed[other], waiting[0].Tokens, largest)
+					}
+				}
+				first[w.Tenant], passed[w.Tenant] = first[w.Tenant][1:], 0
+				room.held[w.Tenant] += w.Tokens
+				running = append(running, w)
+			}
+		}
+		for q.Len() > 0 { // everything that runs ends: everything that waits goes
+			for tenant := range room.held {
+				room.held[tenant] = 0
+			}
+			if _, ok := q.Next(room); !ok {
+				t.Fatalf("%d tickets wait for ever", q.Len())
+			}
+		}
+	})
 }

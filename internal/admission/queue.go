@@ -1,6 +1,8 @@
 package admission
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/bulkhead-kv/bulkhead/internal/fault"
@@ -24,8 +26,15 @@ type QueueConfig struct {
 // tokens among tenants. Each tenant with waiting tickets has a start tag in
 // virtual time, the tokens served so far as if all such tenants were served at
 // one rate; the smallest tag is next and moves on by its ticket's tokens. While
-// two tenants both wait, what they were given differs by at most two of the
-// largest tickets (start-time fair queueing, Goyal, Vin and Cheng 1996).
+// two tenants both wait and what they ask for fits, what they were given differs by
+// at most two of the largest tickets (start-time fair queueing, Goyal, Vin and Cheng
+// 1996).
+//
+// A ticket that does not fit at the workers is passed by others that do, for as many
+// tokens as it asks for. Then it claims the room that becomes free: none is passed on
+// behind it, until it fits. One that its own tenant's running work keeps out claims
+// nothing, however long it waits. Who leaves with a claim is charged as if served,
+// since others stood still for it.
 type Queue struct {
 	config  QueueConfig
 	virtual uint64 // start tag of the ticket that was taken last
@@ -37,8 +46,12 @@ type Queue struct {
 type lane struct {
 	tenant  string
 	start   uint64 // tag of the first ticket; after the last one, of the next to come
+	passed  uint64 // tokens that have passed the first ticket while others kept it out
 	tickets []waiting
 }
+
+// size is what the first ticket asks for, and what may pass it. Requires: there is one.
+func (l *lane) size() uint64 { return uint64(max(l.tickets[0].Tokens, 1)) }
 
 type waiting struct {
 	Ticket
@@ -93,60 +106,85 @@ func (q *Queue) insert(l *lane, at int, w waiting) {
 		l.start = max(l.start, q.virtual)
 		q.order = append(q.order, l)
 	}
+	if at == 0 {
+		l.passed = 0
+	}
 	l.tickets = append(l.tickets, waiting{})
 	copy(l.tickets[at+1:], l.tickets[at:])
 	l.tickets[at] = w
 	q.count++
 }
 
-// Head is the ticket whose turn it is.
-func (q *Queue) Head() (Ticket, bool) {
-	l := q.next()
-	if l == nil {
-		return Ticket{}, false
-	}
-	return l.tickets[0].Ticket, true
+// Room says what fits at the workers now.
+type Room interface {
+	// Fits reports whether a ticket can run now.
+	Fits(t Ticket) bool
+	// FitsAlone reports whether it could if its tenant had nothing running.
+	FitsAlone(t Ticket) bool
 }
 
-// Pop takes the ticket whose turn it is.
-func (q *Queue) Pop() (Ticket, bool) {
-	l := q.next()
-	if l == nil {
-		return Ticket{}, false
-	}
-	w := l.tickets[0]
-	q.virtual = l.start
-	l.start += w.charge
-	q.cut(l, 0)
-	return w.Ticket, true
-}
-
-// next is the waiting lane with the smallest tag, the longest waiting of equals.
-func (q *Queue) next() (least *lane) {
-	for _, l := range q.order {
-		if least == nil || l.start < least.start {
-			least = l
+// Next takes the ticket whose turn it is: the first of the tenant with the smallest
+// tag among those that fit, unless one before it claims the room.
+func (q *Queue) Next(room Room) (Ticket, bool) {
+	lanes := slices.Clone(q.order)
+	slices.SortStableFunc(lanes, func(a, b *lane) int { return cmp.Compare(a.start, b.start) })
+	for i, l := range lanes {
+		if room.Fits(l.tickets[0].Ticket) {
+			for _, passed := range lanes[:i] {
+				passed.letPass(l, room)
+			}
+			return q.take(l), true
+		}
+		if l.passed >= l.size() && !room.FitsAlone(l.tickets[0].Ticket) {
+			break
 		}
 	}
-	return least
+	return Ticket{}, false
 }
 
-// Remove takes a ticket out, wherever it stands, without a charge.
+// letPass notes that another tenant's first ticket goes before the lane's. A lane that
+// its own tenant's work keeps out gets ahead of others by no more than one ticket.
+func (l *lane) letPass(other *lane, room Room) {
+	switch {
+	case !room.FitsAlone(l.tickets[0].Ticket):
+		l.passed += other.size()
+	case other.start > l.size():
+		l.start = max(l.start, other.start-l.size())
+	}
+}
+
+func (q *Queue) take(l *lane) Ticket {
+	w := l.tickets[0]
+	q.virtual = max(q.virtual, l.start)
+	l.start += w.charge
+	q.cut(l, 0)
+	return w.Ticket
+}
+
+// Remove takes a ticket out, wherever it stands, without a charge unless it claims
+// the room.
 func (q *Queue) Remove(tenant string, id uint64) bool {
 	l := q.lanes[tenant]
 	if l == nil {
 		return false
 	}
 	for i := range l.tickets {
-		if l.tickets[i].ID == id {
-			q.cut(l, i)
-			return true
+		if l.tickets[i].ID != id {
+			continue
 		}
+		if i == 0 && l.passed >= l.size() {
+			l.start += l.size()
+		}
+		q.cut(l, i)
+		return true
 	}
 	return false
 }
 
 func (q *Queue) cut(l *lane, at int) {
+	if at == 0 {
+		l.passed = 0
+	}
 	l.tickets = append(l.tickets[:at], l.tickets[at+1:]...)
 	q.count--
 	if len(l.tickets) > 0 {

@@ -54,6 +54,10 @@ type Config struct {
 	QueueTimeout   time.Duration
 	OutageTimeout  time.Duration
 	RetryAfter     time.Duration
+	// TenantSharePercent is how much of all workers' pages the running choices of one
+	// tenant may hold, so that room is left for the next tenant who comes. A tenant with
+	// nothing running may hold any part, and 100 bounds nothing.
+	TenantSharePercent int
 	// BusyRetriesMax bounds how often a choice whose workers were busy is given
 	// to a pair again, BusyBackoff is the first pause before that; it doubles.
 	BusyRetriesMax int
@@ -93,7 +97,7 @@ func Default() Config {
 		BodiesBytesMax: 256 << 20, TenantBodiesBytesMax: 64 << 20, HeavyBodyBytes: 256 << 10,
 		AnswersBytesMax: 1 << 30, TenantAnswersBytesMax: 256 << 20, RequestTimeout: 10 * time.Minute,
 		QueueMax: 1024, TenantQueueMax: 256, QueueTimeout: 30 * time.Second, OutageTimeout: 3 * time.Second,
-		RetryAfter: 2 * time.Second, BusyRetriesMax: 6, BusyBackoff: 50 * time.Millisecond,
+		RetryAfter: 2 * time.Second, TenantSharePercent: 75, BusyRetriesMax: 6, BusyBackoff: 50 * time.Millisecond,
 		KeepAlive: 10 * time.Second, WriteTimeout: 20 * time.Second, OutboxBytesMax: 256 << 10,
 		FreshFor: 5 * time.Second, LostFor: time.Second, AvoidFor: 5 * time.Second,
 		ReadyFor: 30 * time.Second, ProbeEvery: 10 * time.Second, ProbeTimeout: 10 * time.Second,
@@ -133,7 +137,7 @@ func (c Config) Validate() error {
 	}{
 		{"context tokens", int64(c.ContextTokens), 0}, {"reserve tokens", int64(c.ReserveTokens), 1},
 		{"body bytes", c.BodyBytesMax, 1}, {"queue length", int64(c.QueueMax), 1},
-		{"tenant bodies", int64(c.TenantBodiesMax), 1}, {"tenant queue length", int64(c.TenantQueueMax), 1}, {"busy retries", int64(c.BusyRetriesMax), 0},
+		{"tenant bodies", int64(c.TenantBodiesMax), 1}, {"tenant share in percent", int64(c.TenantSharePercent), 1}, {"tenant queue length", int64(c.TenantQueueMax), 1}, {"busy retries", int64(c.BusyRetriesMax), 0},
 		{"bytes of all bodies", c.BodiesBytesMax, c.BodyBytesMax}, {"bytes of a tenant's bodies", c.TenantBodiesBytesMax, c.BodyBytesMax},
 		{"heavy body bytes", c.HeavyBodyBytes, 0}, {"bytes of all whole answers", c.AnswersBytesMax, 1}, {"bytes of a tenant's whole answers", c.TenantAnswersBytesMax, 1},
 		{"outbox bytes", int64(c.OutboxBytesMax), 1}, {"header bytes", int64(c.HeaderBytesMax), 1},
@@ -141,6 +145,9 @@ func (c Config) Validate() error {
 		if f.value < f.lo {
 			errs = append(errs, fmt.Errorf("gateway: %s is %d, it must be at least %d", f.name, f.value, f.lo))
 		}
+	}
+	if c.TenantSharePercent > 100 {
+		errs = append(errs, fmt.Errorf("gateway: tenant share is %d percent, it must be at most 100", c.TenantSharePercent))
 	}
 	for _, f := range []struct {
 		name  string

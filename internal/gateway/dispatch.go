@@ -14,11 +14,12 @@ import (
 )
 
 // dispatcher holds the choices that wait, and counts what the running ones hold
-// at each worker. A turn goes to the queue's head as soon as a pair has room for
-// it; who is behind the head waits, so that nobody is passed over for ever.
+// at each worker. The queue says whose turn it is among those for which a pair has
+// room.
 type dispatcher struct {
 	config  Config
 	workers Cluster
+	tenants Tenants
 	model   kv.Fingerprint
 	metrics *metrics.Set
 	now     func() time.Time
@@ -26,16 +27,13 @@ type dispatcher struct {
 	mu      sync.Mutex // protects all below
 	queue   *admission.Queue
 	waiting map[uint64]*waiter
-	loads   map[string]load
+	loads   *router.Book
 	losses  map[string]loss
 	running int
 	// outage is since when no pair can serve at all, and why.
 	outage    time.Time
 	outageErr error
 }
-
-// load is what this gateway's running choices hold at a worker.
-type load struct{ pages, tokens int }
 
 // loss is when a worker was lost and when it failed a request, in that epoch of it.
 type loss struct {
@@ -62,16 +60,17 @@ type lease struct {
 	pair       router.Pair
 	waited     time.Duration
 
-	prefill, decode load // still counted; protected by dispatcher.mu
+	tenant          string
+	prefill, decode router.Load // still counted; protected by dispatcher.mu
 }
 
 func newDispatcher(config Config, parts Parts) *dispatcher {
 	return &dispatcher{
-		config: config, workers: parts.Cluster, model: parts.Fingerprint, metrics: parts.Metrics, now: parts.Now,
+		config: config, workers: parts.Cluster, tenants: parts.Tenants, model: parts.Fingerprint, metrics: parts.Metrics, now: parts.Now,
 		queue: admission.NewQueue(admission.QueueConfig{
 			TicketsMax: config.QueueMax, TenantTicketsMax: config.TenantQueueMax, RetryAfter: config.RetryAfter,
 		}),
-		waiting: map[uint64]*waiter{}, loads: map[string]load{}, losses: map[string]loss{},
+		waiting: map[uint64]*waiter{}, loads: router.NewBook(), losses: map[string]loss{},
 	}
 }
 
@@ -183,27 +182,21 @@ func (d *dispatcher) sweep() {
 	}
 }
 
-// pump gives turns while the head of the queue fits. Requires mu.
+// pump gives turns while there is room for one. Requires mu.
 func (d *dispatcher) pump() {
 	members := d.workers.Status()
 	now := d.now()
-	rules := d.rules(members)
 	defer d.note()
-	for {
-		head, ok := d.queue.Head()
+	for d.queue.Len() > 0 {
+		seats := router.Seats{Room: d.room(now, members), Need: func(t admission.Ticket) router.Need { return d.waiting[t.ID].need }}
+		d.noteOutage(now, seats.Outage())
+		ticket, ok := d.queue.Next(&seats)
 		if !ok {
 			return
 		}
-		w := d.waiting[head.ID]
-		prefill, decode := d.candidates(members)
-		pair, err := router.Pick(now, prefill, decode, w.need, rules)
-		d.noteOutage(now, err)
-		if err != nil {
-			return
-		}
-		d.queue.Pop()
-		delete(d.waiting, head.ID)
-		w.turn <- turn{lease: d.lease(pair, w, now)}
+		w := d.waiting[ticket.ID]
+		delete(d.waiting, ticket.ID)
+		w.turn <- turn{lease: d.lease(seats.Pair, w, now)}
 	}
 }
 
@@ -214,7 +207,7 @@ func (d *dispatcher) note() {
 
 func (d *dispatcher) noteOutage(now time.Time, err error) {
 	switch {
-	case err == nil || fault.Of(err) != fault.Unavailable:
+	case err == nil:
 		d.outage, d.outageErr = time.Time{}, nil
 	case d.outage.IsZero():
 		d.outage, d.outageErr = now, err
@@ -224,29 +217,24 @@ func (d *dispatcher) noteOutage(now time.Time, err error) {
 }
 
 func (d *dispatcher) lease(pair router.Pair, w *waiter, now time.Time) *lease {
-	l := &lease{dispatcher: d, pair: pair, waited: now.Sub(w.since),
-		prefill: load{pagesFor(w.need.PromptTokens, pair.Prefill), w.need.PromptTokens},
-		decode:  load{pagesFor(w.need.StoredTokens, pair.Decode), w.need.StoredTokens}}
-	d.charge(pair.Prefill.Node, l.prefill, 1)
-	d.charge(pair.Decode.Node, l.decode, 1)
+	l := &lease{dispatcher: d, pair: pair, waited: now.Sub(w.since), tenant: w.ticket.Tenant,
+		prefill: router.Load{Pages: pagesFor(w.need.PromptTokens, pair.Prefill), Tokens: w.need.PromptTokens},
+		decode:  router.Load{Pages: pagesFor(w.need.StoredTokens, pair.Decode), Tokens: w.need.StoredTokens}}
+	d.loads.Charge(l.tenant, pair.Prefill.Node, l.prefill)
+	d.loads.Charge(l.tenant, pair.Decode.Node, l.decode)
 	d.running++
 	return l
 }
 
 func pagesFor(tokens int, w router.Worker) int { return (tokens + w.PageTokens - 1) / w.PageTokens }
 
-func (d *dispatcher) charge(node string, l load, sign int) {
-	held := d.loads[node]
-	d.loads[node] = load{held.pages + sign*l.pages, held.tokens + sign*l.tokens}
-}
-
 // handedOver ends what the choice held at prefill: the pages are decode's now.
 func (l *lease) handedOver() {
 	d := l.dispatcher
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.charge(l.pair.Prefill.Node, l.prefill, -1)
-	l.prefill = load{}
+	d.loads.Credit(l.tenant, l.pair.Prefill.Node, l.prefill)
+	l.prefill = router.Load{}
 	d.pump()
 }
 
@@ -261,9 +249,9 @@ func (l *lease) release() {
 
 // free requires mu.
 func (d *dispatcher) free(l *lease) {
-	d.charge(l.pair.Prefill.Node, l.prefill, -1)
-	d.charge(l.pair.Decode.Node, l.decode, -1)
-	l.prefill, l.decode = load{}, load{}
+	d.loads.Credit(l.tenant, l.pair.Prefill.Node, l.prefill)
+	d.loads.Credit(l.tenant, l.pair.Decode.Node, l.decode)
+	l.prefill, l.decode = router.Load{}, router.Load{}
 	d.running--
 }
 
@@ -289,12 +277,17 @@ func (d *dispatcher) failed(w router.Worker) {
 
 // rules are those of the served limit now.
 func (d *dispatcher) rules(members []cluster.Member) router.Rules {
-	limit := admission.Effective(d.config.ContextTokens, d.capacities(members))
-	return router.Rules{FreshFor: d.config.FreshFor, LostFor: d.config.LostFor, AvoidFor: d.config.AvoidFor, LimitTokens: limit.Tokens, Fingerprint: d.model}
+	limit, share := admission.Effective(d.config.ContextTokens, d.capacities(members)), d.config.TenantSharePercent
+	if d.tenants.Count() == 1 {
+		share = 100 // there is no other to leave room for
+	}
+	return router.Rules{FreshFor: d.config.FreshFor, LostFor: d.config.LostFor, AvoidFor: d.config.AvoidFor, LimitTokens: limit.Tokens, Fingerprint: d.model,
+		TenantSharePercent: share}
 }
 
-// candidates splits the members by role. Requires mu.
-func (d *dispatcher) candidates(members []cluster.Member) (prefill, decode []router.Worker) {
+// room is where choices fit now. Requires mu.
+func (d *dispatcher) room(now time.Time, members []cluster.Member) *router.Room {
+	var prefill, decode []router.Worker
 	for _, m := range members {
 		w := d.candidate(m)
 		switch m.Role {
@@ -304,14 +297,15 @@ func (d *dispatcher) candidates(members []cluster.Member) (prefill, decode []rou
 			decode = append(decode, w)
 		}
 	}
-	return prefill, decode
+	return router.NewRoom(now, prefill, decode, d.rules(members), d.loads)
 }
 
 func (d *dispatcher) candidate(m cluster.Member) router.Worker {
+	held := d.loads.At(m.Node)
 	w := router.Worker{
 		Node: m.Node, Epoch: m.Epoch, Fingerprint: m.Fingerprint, Up: m.Up, Draining: m.Draining, LedgerFailed: m.LedgerFailed, Seen: m.Seen,
 		UsableTokens: capacityOf(m).UsableTokens(), UsablePages: m.Limits.UsablePages, PageTokens: m.Limits.PageTokens,
-		QueuedTokens: m.QueuedTokens, HeldPages: d.loads[m.Node].pages, HeldTokens: d.loads[m.Node].tokens,
+		QueuedTokens: m.QueuedTokens, HeldPages: held.Pages, HeldTokens: held.Tokens,
 	}
 	if l := d.losses[m.Node]; l.epoch == m.Epoch {
 		w.LastLoss, w.LastFailure = l.lost, l.failed
@@ -325,25 +319,21 @@ func (d *dispatcher) candidate(m cluster.Member) router.Worker {
 }
 
 // pairs lists the pairs that may serve now.
-func (d *dispatcher) pairs() []router.Pair {
-	members := d.workers.Status()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	prefill, decode := d.candidates(members)
-	return router.Pairs(d.now(), prefill, decode, d.rules(members))
-}
+func (d *dispatcher) pairs() []router.Pair { return d.look().Pairs() }
 
 // whyNone says, with each worker's reason, why no pair may serve.
 func (d *dispatcher) whyNone() string {
+	if err := d.look().Outage(); err != nil {
+		return err.Error()
+	}
+	return "pairs of workers are only just there"
+}
+
+func (d *dispatcher) look() *router.Room {
 	members := d.workers.Status()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	prefill, decode := d.candidates(members)
-	_, err := router.Pick(d.now(), prefill, decode, router.Need{}, d.rules(members))
-	if err == nil {
-		return "pairs of workers are only just there"
-	}
-	return err.Error()
+	return d.room(d.now(), members)
 }
 
 // view describes each member as the router sees it, in order.

@@ -119,10 +119,8 @@ func (b *bench) start() {
 		}
 		b.gateway.dispatch.mu.Lock()
 		defer b.gateway.dispatch.mu.Unlock()
-		for node, l := range b.gateway.dispatch.loads {
-			if l != (load{}) {
-				b.t.Errorf("%d pages and %d tokens are left counted at %s", l.pages, l.tokens, node)
-			}
+		if !b.gateway.dispatch.loads.Empty() {
+			b.t.Errorf("pages and tokens are left counted: %+v", b.gateway.dispatch.loads)
 		}
 		if n := b.gateway.dispatch.running; n != 0 || b.gateway.dispatch.queue.Len() != 0 {
 			b.t.Errorf("%d choices are left running and %d waiting", n, b.gateway.dispatch.queue.Len())

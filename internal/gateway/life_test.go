@@ -654,7 +654,7 @@ func TestRoomIsCounted(t *testing.T) {
 	b.cluster.setHook(func(_ context.Context, _ cluster.Job, role cluster.Role, e *cluster.Event) error {
 		if role == cluster.Decode && e.Kind == cluster.Committed {
 			b.gateway.dispatch.mu.Lock()
-			most <- b.gateway.dispatch.loads["d"].pages
+			most <- b.gateway.dispatch.loads.At("d").Pages
 			b.gateway.dispatch.mu.Unlock()
 		}
 		return nil

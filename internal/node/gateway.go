@@ -34,6 +34,8 @@ type GatewayOptions struct {
 	Ready   func(address string) error // called once, when the gateway listens and a pair of workers can serve
 	// QueueTimeout bounds the wait for room at the workers; 0: the default.
 	QueueTimeout time.Duration
+	// TenantShare is how much of all pages one tenant may hold, in percent; 0: the default.
+	TenantShare int
 	// Admin is where the operator reads metrics and why the gateway isn't ready, plain
 	// HTTP without a key. Empty: with the API, where that is on loopback, else nowhere.
 	Admin    string
@@ -118,6 +120,9 @@ func gatewayConfig(o GatewayOptions, model string, memoryBytes int64) gateway.Co
 	}
 	if o.QueueTimeout > 0 {
 		c.QueueTimeout = o.QueueTimeout
+	}
+	if o.TenantShare > 0 {
+		c.TenantSharePercent = o.TenantShare
 	}
 	c.OpenMetrics = o.Admin == "" && cluster.Loopback(o.File.Gateway.Listen)
 	if o.DrainMax > 0 {

@@ -44,10 +44,12 @@ type ServeOptions struct {
 	DrainMax  time.Duration
 	// QueueTimeout bounds a request's wait for room at the workers.
 	QueueTimeout time.Duration
-	LogLevel     string
-	Drain        <-chan struct{}
-	Out          io.Writer // for the person who started it
-	Log          *slog.Logger
+	// TenantShare is how much of all pages one tenant may hold, in percent.
+	TenantShare int
+	LogLevel    string
+	Drain       <-chan struct{}
+	Out         io.Writer // for the person who started it
+	Log         *slog.Logger
 }
 
 // prefillNice puts running answers before new prompts on shared cores.
@@ -293,7 +295,7 @@ func (s *serving) children(f *cluster.File) []supervisor.Child {
 		}
 		all = append(all, c)
 	}
-	gatewayArgs := []string{"--tenants", s.Tenants, "--timeout", s.Timeout.String(), "--queue-timeout", s.QueueTimeout.String(), "--admin", s.Admin}
+	gatewayArgs := []string{"--tenants", s.Tenants, "--timeout", s.Timeout.String(), "--queue-timeout", s.QueueTimeout.String(), "--tenant-share", strconv.Itoa(s.TenantShare), "--admin", s.Admin}
 	return append(all, supervisor.Child{Name: f.Gateway.Name, Args: own("gateway", f.Gateway.Name, gatewayArgs...), Silence: childSilence})
 }
 

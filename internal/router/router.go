@@ -2,7 +2,8 @@
 //
 // A pair must have the served model, by its fingerprint, see each other, be fresh,
 // not drain, hold the served limit and have room now. Among the pairs left the
-// one with the least work in tokens is taken. Pure: time and states are passed in.
+// one with the least work in tokens is taken. No tenant holds more than its share of
+// all pages, unless it has nothing else running. Pure: time and states are passed in.
 package router
 
 import (
@@ -12,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/bulkhead-kv/bulkhead/internal/fault"
 	"github.com/bulkhead-kv/bulkhead/kv"
 )
 
@@ -49,33 +49,13 @@ type Rules struct {
 	AvoidFor    time.Duration  // a worker that was lost or failed a request this recently is taken last
 	LimitTokens int            // the served limit
 	Fingerprint kv.Fingerprint // of the served model; a worker with another one is not taken
+	// TenantSharePercent is how much of all pages of a role one tenant may hold, so that
+	// room is left for the next one who comes; 100: as much as there is.
+	TenantSharePercent int
 }
 
 // Pair is a choice.
 type Pair struct{ Prefill, Decode Worker }
-
-// Pick chooses a pair. The error is of kind fault.Busy when pairs exist and none
-// has room now, and fault.Unavailable, with the reasons, when there is none.
-func Pick(now time.Time, prefill, decode []Worker, need Need, rules Rules) (Pair, error) {
-	p, outP := usable(now, prefill, rules)
-	d, outD := usable(now, decode, rules)
-	pairs := pairsOf(p, d)
-	if len(pairs) == 0 {
-		return Pair{}, fault.New(fault.Unavailable, "no prefill and decode worker can serve together: %s", reasons(p, d, outP, outD))
-	}
-	pairs = slices.DeleteFunc(pairs, func(c Pair) bool { return !c.hasRoom(need) })
-	if len(pairs) == 0 {
-		return Pair{}, fault.New(fault.Busy, "no pair of workers has room for %d tokens now", need.StoredTokens)
-	}
-	return slices.MinFunc(pairs, func(a, b Pair) int { return compare(now, rules, a, b) }), nil
-}
-
-// Pairs lists the pairs that may serve, room or not.
-func Pairs(now time.Time, prefill, decode []Worker, rules Rules) []Pair {
-	p, _ := usable(now, prefill, rules)
-	d, _ := usable(now, decode, rules)
-	return pairsOf(p, d)
-}
 
 // usable splits the workers into those that may serve and the reasons of the rest.
 func usable(now time.Time, workers []Worker, rules Rules) (in []Worker, out []string) {
@@ -126,16 +106,18 @@ func pairsOf(prefill, decode []Worker) (pairs []Pair) {
 	return pairs
 }
 
-func (c Pair) hasRoom(need Need) bool {
-	return c.Prefill.fits(need.PromptTokens) && c.Decode.fits(need.StoredTokens)
+// fits reports whether there is room for so many tokens once freed pages of those held
+// have come back.
+func (w Worker) fits(tokens, freed int) bool {
+	return w.PageTokens > 0 && w.HeldPages-freed+w.pages(tokens) <= w.UsablePages
 }
 
-func (w Worker) fits(tokens int) bool {
+// pages is how many pages so many tokens take; 0 for a worker that names no page size.
+func (w Worker) pages(tokens int) int {
 	if w.PageTokens < 1 {
-		return false
+		return 0
 	}
-	pages := (tokens + w.PageTokens - 1) / w.PageTokens
-	return w.HeldPages+pages <= w.UsablePages
+	return (tokens + w.PageTokens - 1) / w.PageTokens
 }
 
 // compare orders pairs: those that failed lately last, then by tokens of work,

@@ -13,7 +13,7 @@ import (
 
 var (
 	noon  = time.Date(2026, 12, 1, 12, 0, 0, 0, time.UTC)
-	rules = Rules{FreshFor: 5 * time.Second, AvoidFor: 10 * time.Second, LostFor: time.Millisecond, LimitTokens: 1000, Fingerprint: kv.Fingerprint{1}}
+	rules = Rules{FreshFor: 5 * time.Second, AvoidFor: 10 * time.Second, LostFor: time.Millisecond, LimitTokens: 1000, Fingerprint: kv.Fingerprint{1}, TenantSharePercent: 75}
 	need  = Need{PromptTokens: 100, StoredTokens: 160}
 )
 
@@ -23,6 +23,19 @@ func worker(node string, change func(*Worker)) Worker {
 		change(&w)
 	}
 	return w
+}
+
+// pick chooses among workers at which the tenant who asks holds nothing.
+func pick(prefill, decode []Worker, need Need) (Pair, error) {
+	r := NewRoom(noon, prefill, decode, rules, NewBook())
+	if err := r.Outage(); err != nil {
+		return Pair{}, err
+	}
+	pair, ok := r.Pick("ada", need)
+	if !ok {
+		return Pair{}, fault.New(fault.Busy, "no room")
+	}
+	return pair, nil
 }
 
 // One worker with the given fault beside a good one: the good one is taken. Alone
@@ -43,8 +56,8 @@ func TestExclusions(t *testing.T) {
 		{"below the limit", func(w *Worker) { w.UsableTokens = 999 }, fault.Unavailable, "bad: holds 999 tokens, 1000 are served"},
 		{"other weights", func(w *Worker) { w.Fingerprint = kv.Fingerprint{2} }, fault.Unavailable, "bad: has fingerprint 0200000000000000, the gateway's model has 0100000000000000"},
 		{"no link", func(w *Worker) { w.UnseenPeers = []string{"p", "d"} }, fault.Unavailable, "don't pair"},
-		{"full", func(w *Worker) { w.HeldPages = 95 }, fault.Busy, "160 tokens"},
-		{"no page size", func(w *Worker) { w.PageTokens = 0 }, fault.Busy, "160 tokens"},
+		{"full", func(w *Worker) { w.HeldPages = 95 }, fault.Busy, "no room"},
+		{"no page size", func(w *Worker) { w.PageTokens = 0 }, fault.Busy, "no room"},
 	} {
 		bad, p, d := worker("bad", c.change), worker("p", nil), worker("d", nil)
 		for _, role := range []string{"prefill", "decode"} {
@@ -52,12 +65,12 @@ func TestExclusions(t *testing.T) {
 			if role == "decode" {
 				prefill, decode = []Worker{p}, []Worker{bad}
 			}
-			_, err := Pick(noon, prefill, decode, need, rules)
+			_, err := pick(prefill, decode, need)
 			if err == nil || fault.Of(err) != c.kind || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("%s %s worker alone: %v, want %s with %q", c.name, role, err, c.kind, c.says)
 			}
 		}
-		pair, err := Pick(noon, []Worker{bad, p}, []Worker{bad, d}, need, rules)
+		pair, err := pick([]Worker{bad, p}, []Worker{bad, d}, need)
 		if err == nil && c.kind != fault.Unavailable && pair.Decode.Node == "bad" {
 			t.Errorf("%s worker is taken though another has room", c.name)
 		}
@@ -78,7 +91,7 @@ func TestLeastWorkWins(t *testing.T) {
 		{"failed lately", func(w *Worker) { w.LastFailure = noon.Add(-time.Second) }},
 	} {
 		prefill := []Worker{worker("p0", c.busy), worker("p1", nil)}
-		pair, err := Pick(noon, prefill, []Worker{worker("d", nil)}, need, rules)
+		pair, err := pick(prefill, []Worker{worker("d", nil)}, need)
 		if err != nil || pair.Prefill.Node != "p1" {
 			t.Errorf("%s: %s is taken (%v), want p1", c.name, pair.Prefill.Node, err)
 		}
@@ -87,14 +100,14 @@ func TestLeastWorkWins(t *testing.T) {
 
 func TestOldFailureIsForgotten(t *testing.T) {
 	p0 := worker("p0", func(w *Worker) { w.LastFailure = noon.Add(-11 * time.Second) })
-	pair, err := Pick(noon, []Worker{p0, worker("p1", nil)}, []Worker{worker("d", nil)}, need, rules)
+	pair, err := pick([]Worker{p0, worker("p1", nil)}, []Worker{worker("d", nil)}, need)
 	if err != nil || pair.Prefill.Node != "p0" {
 		t.Errorf("%s is taken (%v), want p0, which failed long ago", pair.Prefill.Node, err)
 	}
 }
 
 func TestNoWorkers(t *testing.T) {
-	if _, err := Pick(noon, nil, nil, need, rules); fault.Of(err) != fault.Unavailable {
+	if _, err := pick(nil, nil, need); fault.Of(err) != fault.Unavailable {
 		t.Errorf("without workers: %v, want unavailable", err)
 	}
 }
@@ -116,14 +129,69 @@ func TestPickIsSoundAndComplete(t *testing.T) {
 		p, d := draw("p"), draw("d")
 		exists := false
 		for _, c := range pairsOf(p, d) {
-			exists = exists || c.Prefill.Excluded(noon, rules) == "" && c.Decode.Excluded(noon, rules) == "" && c.hasRoom(need)
+			exists = exists || c.Prefill.Excluded(noon, rules) == "" && c.Decode.Excluded(noon, rules) == "" && c.Prefill.fits(need.PromptTokens, 0) && c.Decode.fits(need.StoredTokens, 0)
 		}
-		c, err := Pick(noon, p, d, need, rules)
+		c, err := pick(p, d, need)
 		if (err == nil) != exists {
 			t.Fatalf("a pair exists: %v, Pick says %v", exists, err)
 		}
-		if err == nil && (c.Prefill.Excluded(noon, rules) != "" || c.Decode.Excluded(noon, rules) != "" || !c.hasRoom(need) || c.Prefill.Fingerprint != rules.Fingerprint || c.Decode.Fingerprint != rules.Fingerprint) {
+		if err == nil && (c.Prefill.Excluded(noon, rules) != "" || c.Decode.Excluded(noon, rules) != "" || !(c.Prefill.fits(need.PromptTokens, 0) && c.Decode.fits(need.StoredTokens, 0)) || c.Prefill.Fingerprint != rules.Fingerprint || c.Decode.Fingerprint != rules.Fingerprint) {
 			t.Fatalf("pair %s, %s breaks a rule", c.Prefill.Node, c.Decode.Node)
 		}
 	})
+}
+
+// room has one pair of workers with 100 pages each, at which tenants hold so many.
+func room(held map[string]int) *Room {
+	book, p, d := NewBook(), worker("p", nil), worker("d", nil)
+	for tenant, pages := range held {
+		for _, w := range []*Worker{&p, &d} {
+			book.Charge(tenant, w.Node, Load{Pages: pages, Tokens: 16 * pages})
+			w.HeldPages += pages
+		}
+	}
+	return NewRoom(noon, []Worker{p}, []Worker{d}, rules, book)
+}
+
+// A tenant holds no more than its share, though the rest is free, unless it held nothing.
+// What its own requests keep from fitting fits alone.
+func TestATenantLeavesRoomForTheNext(t *testing.T) {
+	pages := func(n int) Need { return Need{PromptTokens: 16 * n, StoredTokens: 16 * n} }
+	for _, c := range []struct {
+		name        string
+		held        map[string]int
+		need        int
+		fits, alone bool
+	}{
+		{"all there is, from nothing", nil, 100, true, true},
+		{"more than there is", nil, 101, false, false},
+		{"the whole share", map[string]int{"ada": 25}, 50, true, true},
+		{"over the share", map[string]int{"ada": 25}, 51, false, true},
+		{"another tenant's room", map[string]int{"ada": 75}, 1, false, true},
+		{"room beside another", map[string]int{"bob": 75}, 25, true, true},
+		{"none beside another", map[string]int{"bob": 75}, 26, false, false},
+		{"none beside another and itself", map[string]int{"bob": 75, "ada": 10}, 26, false, false},
+		{"none beside itself", map[string]int{"bob": 50, "ada": 30}, 30, false, true},
+	} {
+		r := room(c.held)
+		_, fits := r.Pick("ada", pages(c.need))
+		if alone := r.FitsAlone("ada", pages(c.need)); fits != c.fits || alone != c.alone {
+			t.Errorf("%s: %d pages beside %v fit: %v, alone: %v; want %v and %v", c.name, c.need, c.held, fits, alone, c.fits, c.alone)
+		}
+	}
+}
+
+func TestABookBalances(t *testing.T) {
+	b := NewBook()
+	b.Charge("ada", "d", Load{3, 40})
+	b.Charge("bob", "d", Load{1, 16})
+	b.Charge("bob", "d", Load{})
+	if b.At("d") != (Load{4, 56}) || b.At("p") != (Load{}) || b.Empty() {
+		t.Errorf("d holds %v and p %v, want {4 56} and nothing", b.At("d"), b.At("p"))
+	}
+	b.Credit("bob", "d", Load{1, 16})
+	b.Credit("ada", "d", Load{3, 40})
+	if !b.Empty() {
+		t.Errorf("after all is back the book holds %+v", b)
+	}
 }

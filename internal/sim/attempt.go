@@ -19,8 +19,8 @@ type attempt struct {
 	stopped             bool
 	streams             []*stream
 	prefill, decode     *node
-	heldPrefill         int // tokens charged
-	heldDecode          int
+	heldPrefill         router.Load // charged
+	heldDecode          router.Load
 	computed, committed *cluster.Event
 	ended               [3]bool // by role: its terminal event came
 	held                []cluster.Event
@@ -29,21 +29,25 @@ type attempt struct {
 }
 
 // begin gives a request to a pair.
-func (g *gateway) begin(r *request, pair router.Pair, need router.Need) {
+func (g *gateway) begin(r *request, pair router.Pair) {
 	w := g.world
 	r.attempt++
 	w.report.Attempts++
-	prompt := r.prompt()
+	prompt, need := r.prompt(), r.need()
 	a := &attempt{request: r, prefill: w.named(pair.Prefill.Node), decode: w.named(pair.Decode.Node),
-		heldPrefill: need.PromptTokens, heldDecode: need.StoredTokens}
+		heldPrefill: loadOf(need.PromptTokens), heldDecode: loadOf(need.StoredTokens)}
 	a.answer, a.stopped = solo(prompt, r.granted)
 	a.job = cluster.Job{GatewayBoot: g.boot, Request: r.id, Attempt: r.attempt, Tenant: r.tenant.tag, Prefill: a.prefill.name, Decode: a.decode.name,
 		PrefillEpoch: pair.Prefill.Epoch, DecodeEpoch: pair.Decode.Epoch, Tokens: prompt, MaxTokens: r.granted, Stop: []int32{stopToken},
 		Sampling: cluster.Sampling{TopP: 1, Repetition: 1, Logprobs: cluster.NoLogprobs}, Deadline: r.deadline, Probe: r.probe}
-	g.charge(a.prefill, a.heldPrefill, 1)
-	g.charge(a.decode, a.heldDecode, 1)
+	g.loads.Charge(r.tenant.name, a.prefill.name, a.heldPrefill)
+	g.loads.Charge(r.tenant.name, a.decode.name, a.heldDecode)
 	r.current = a
 	a.streams = []*stream{g.open(a, a.prefill, cluster.Prefill), g.open(a, a.decode, cluster.Decode)}
+}
+
+func loadOf(tokens int) router.Load {
+	return router.Load{Pages: kv.PagesFor(tokens), Tokens: tokens}
 }
 
 // end lets the attempt go, at both workers.
@@ -57,8 +61,8 @@ func (a *attempt) end() {
 		s.hangUp()
 	}
 	g.streams = slices.DeleteFunc(g.streams, func(s *stream) bool { return s.attempt == a })
-	g.charge(a.prefill, a.heldPrefill, -1)
-	g.charge(a.decode, a.heldDecode, -1)
+	g.loads.Credit(a.request.tenant.name, a.prefill.name, a.heldPrefill)
+	g.loads.Credit(a.request.tenant.name, a.decode.name, a.heldDecode)
 	a.request.current = nil
 }
 
@@ -119,10 +123,8 @@ func (g *gateway) failed(a *attempt, s *stream, kind fault.Kind, lost bool) {
 // deliver hands out what is held, once both workers agree.
 func (g *gateway) deliver(a *attempt) {
 	r := a.request
-	if a.heldPrefill > 0 {
-		g.charge(a.prefill, a.heldPrefill, -1)
-		a.heldPrefill = 0
-	}
+	g.loads.Credit(r.tenant.name, a.prefill.name, a.heldPrefill)
+	a.heldPrefill = router.Load{}
 	for _, e := range a.held {
 		if wrong := r.token(a, e); wrong != "" {
 			g.world.fail("request %d attempt %d: %s (last oddity: %s)", r.number, a.job.Attempt, wrong, g.world.odd)

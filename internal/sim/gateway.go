@@ -36,7 +36,7 @@ type gateway struct {
 	queue   *admission.Queue
 	quotas  *admission.Quotas
 	members []cluster.Member // by the workers' index
-	loads   []load
+	loads   *router.Book
 	losses  []loss
 	gone    []kv.Epoch // by the workers' index: the last incarnation that is known to have ended
 	waiting map[uint64]*request
@@ -45,8 +45,6 @@ type gateway struct {
 	next    uint64 // id of the last request
 	outage  time.Time
 }
-
-type load struct{ pages, tokens int }
 
 type loss struct {
 	epoch kv.Epoch
@@ -57,7 +55,7 @@ func (w *world) newGateway() *gateway {
 	n := len(w.workers)
 	g := &gateway{world: w, boot: w.nodes.Uint64() | 1, quotas: admission.NewQuotas(), waiting: map[uint64]*request{},
 		queue:   admission.NewQueue(admission.QueueConfig{TicketsMax: queueMax, TenantTicketsMax: laneMax, RetryAfter: time.Second}),
-		members: make([]cluster.Member, n), loads: make([]load, n), losses: make([]loss, n), gone: make([]kv.Epoch, n)}
+		members: make([]cluster.Member, n), loads: router.NewBook(), losses: make([]loss, n), gone: make([]kv.Epoch, n)}
 	for i, worker := range w.workers {
 		g.members[i].Node, g.members[i].Role = worker.name, worker.role
 	}
@@ -130,14 +128,18 @@ func capacityOf(m cluster.Member) admission.Worker {
 }
 
 func (g *gateway) rules() router.Rules {
-	return router.Rules{FreshFor: freshFor, LostFor: lostFor, AvoidFor: avoidFor, LimitTokens: g.limit().Tokens, Fingerprint: g.world.model.Fingerprint()}
+	return router.Rules{FreshFor: freshFor, LostFor: lostFor, AvoidFor: avoidFor, LimitTokens: g.limit().Tokens, Fingerprint: g.world.model.Fingerprint(),
+		TenantSharePercent: g.world.swarm.tenantShare}
 }
 
-func (g *gateway) candidates() (prefill, decode []router.Worker) {
+// room is where requests fit now.
+func (g *gateway) room() *router.Room {
+	var prefill, decode []router.Worker
 	for i, m := range g.members {
+		held := g.loads.At(m.Node)
 		c := router.Worker{Node: m.Node, Epoch: m.Epoch, Fingerprint: m.Fingerprint, Up: m.Up, Draining: m.Draining, LedgerFailed: m.LedgerFailed, Seen: m.Seen,
 			UsableTokens: capacityOf(m).UsableTokens(), UsablePages: m.Limits.UsablePages, PageTokens: m.Limits.PageTokens,
-			QueuedTokens: m.QueuedTokens, HeldPages: g.loads[i].pages, HeldTokens: g.loads[i].tokens}
+			QueuedTokens: m.QueuedTokens, HeldPages: held.Pages, HeldTokens: held.Tokens}
 		if l := g.losses[i]; l.epoch == m.Epoch {
 			c.LastLoss, c.LastFailure = l.at, l.at
 		}
@@ -152,40 +154,31 @@ func (g *gateway) candidates() (prefill, decode []router.Worker) {
 			decode = append(decode, c)
 		}
 	}
-	return prefill, decode
+	return router.NewRoom(g.world.clock.time(), prefill, decode, g.rules(), g.loads)
 }
 
-// pump gives turns while the head of the queue fits somewhere.
+func (r *request) need() router.Need {
+	return router.Need{PromptTokens: r.promptTokens, StoredTokens: admission.Stored(r.promptTokens, r.granted)}
+}
+
+// pump gives turns while there is room for one.
 func (g *gateway) pump() {
-	now := g.world.clock.time()
-	for !g.dead {
-		head, ok := g.queue.Head()
+	for !g.dead && g.queue.Len() > 0 {
+		seats := router.Seats{Room: g.room(), Need: func(t admission.Ticket) router.Need { return g.waiting[t.ID].need() }}
+		switch {
+		case seats.Outage() == nil:
+			g.outage = time.Time{}
+		case g.outage.IsZero():
+			g.outage = g.world.clock.time()
+		}
+		ticket, ok := g.queue.Next(&seats)
 		if !ok {
 			return
 		}
-		r := g.waiting[head.ID]
-		prefill, decode := g.candidates()
-		need := router.Need{PromptTokens: r.promptTokens, StoredTokens: admission.Stored(r.promptTokens, r.granted)}
-		pair, err := router.Pick(now, prefill, decode, need, g.rules())
-		switch {
-		case err == nil || fault.Of(err) != fault.Unavailable:
-			g.outage = time.Time{}
-		case g.outage.IsZero():
-			g.outage = now
-		}
-		if err != nil {
-			return
-		}
-		g.queue.Pop()
-		delete(g.waiting, head.ID)
-		g.begin(r, pair, need)
+		r := g.waiting[ticket.ID]
+		delete(g.waiting, ticket.ID)
+		g.begin(r, seats.Pair)
 	}
-}
-
-// charge counts what a request holds at a worker.
-func (g *gateway) charge(n *node, tokens, sign int) {
-	g.loads[n.index].pages += sign * kv.PagesFor(tokens)
-	g.loads[n.index].tokens += sign * tokens
 }
 
 // sweep ends waits that took too long.
@@ -271,10 +264,8 @@ func (g *gateway) idle() string {
 			return "the gateway still holds a tenant's reservation"
 		}
 	}
-	for i, l := range g.loads {
-		if l != (load{}) {
-			return "the gateway still counts work at " + g.members[i].Node
-		}
+	if !g.loads.Empty() {
+		return "the gateway still counts work at a worker"
 	}
 	if g.queue.Len() != 0 || len(g.live) != 0 {
 		return "requests still wait at the gateway"

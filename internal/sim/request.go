@@ -7,7 +7,6 @@ import (
 	"github.com/bulkhead-kv/bulkhead/internal/admission"
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
 	"github.com/bulkhead-kv/bulkhead/internal/fault"
-	"github.com/bulkhead-kv/bulkhead/internal/router"
 	"github.com/bulkhead-kv/bulkhead/kv"
 )
 
@@ -166,8 +165,7 @@ var errClient = fault.New(fault.Cancelled, "the client went away")
 
 // probe runs a request on reserved pages of some pair, past the queue.
 func (g *gateway) probe(r *request) {
-	prefill, decode := g.candidates()
-	pairs := router.Pairs(g.world.clock.time(), prefill, decode, g.rules())
+	pairs := g.room().Pairs()
 	if len(pairs) == 0 {
 		r.answer(fault.New(fault.Unavailable, "no pair to probe"))
 		return
@@ -175,6 +173,5 @@ func (g *gateway) probe(r *request) {
 	g.next++
 	r.id = g.next
 	g.live = append(g.live, r)
-	need := router.Need{PromptTokens: r.promptTokens, StoredTokens: admission.Stored(r.promptTokens, r.granted)}
-	g.begin(r, pairs[g.world.work.IntN(len(pairs))], need)
+	g.begin(r, pairs[g.world.work.IntN(len(pairs))])
 }

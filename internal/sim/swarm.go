@@ -43,7 +43,7 @@ type swarm struct {
 	prefills, decodes       int
 	poolMin, poolMax        int // pages of a worker's pool, beside the reserve
 	context, limit          int // served context of the gateway, 0: what fits; and what it comes to at most
-	tenants                 int
+	tenants, tenantShare    int // share in percent
 	quotas                  bool
 	promptMax, outputMax    int
 	arrival                 time.Duration // mean time between requests
@@ -67,7 +67,7 @@ func drawSwarm(d dice) swarm {
 	pick := func(list ...int) int { return list[d.IntN(len(list))] }
 	span := func(list ...time.Duration) time.Duration { return list[d.IntN(len(list))] }
 	us, ms := time.Microsecond, time.Millisecond
-	s := swarm{prefills: d.within(1, 3), decodes: d.within(1, 3), poolMin: pick(4, 8, 16, 40, 80), tenants: d.within(1, 4), quotas: d.chance(6),
+	s := swarm{prefills: d.within(1, 3), decodes: d.within(1, 3), poolMin: pick(4, 8, 16, 40, 80), tenants: d.within(1, 4), tenantShare: pick(25, 75, 100), quotas: d.chance(6),
 		outputMax: pick(1, 4, 12, 40), arrival: span(3*ms, 15*ms, 60*ms, 200*ms),
 		sendMax: span(10*us, 200*us, 2*ms, 20*ms), netMin: 5 * us, netMax: span(100*us, 2*ms, 30*ms, 300*ms), placeMax: span(10*us, 500*us, 20*ms),
 		controlMin: 50 * us, controlMax: span(1*ms, 10*ms, 200*ms), turnMin: 20 * us, turnMax: span(200*us, 3*ms, 20*ms),

@@ -69,7 +69,7 @@ type storm struct {
 // into its phase is seen in the ledgers and by the client; others don't count.
 func TestKilledWorkersCostNoPageAndNoWrongByte(t *testing.T) {
 	s := &storm{random: seed(t), epochs: map[string]string{}, seen: map[string]bool{}}
-	s.server = serve(t, "--prefills", "2", "--decodes", "2", "--context", "8192", "--prefill-pool", "16384", "--decode-pool", "16384", "--log-level", "error")
+	s.server = serve(t, "--prefills", "2", "--decodes", "2", "--context", "8192", "--prefill-pool", "16384", "--decode-pool", "16384", "--tenant-share", "100", "--log-level", "error")
 	least := 5
 	if testing.Short() {
 		least = 1
