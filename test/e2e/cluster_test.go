@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -224,15 +225,19 @@ func (c *cluster) clusterFile(r recipe) string {
 	return gateway.ReplaceAllString(file, `gateway: {listen: "$1", tls: {cert: certs/public.pem, key: certs/public-key.pem}}`)
 }
 
-// freePort is an address that was free a moment ago.
+// freePort is an address that was free a moment ago, and that the system gives to
+// nobody who asks for any.
 func freePort(t *testing.T) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		address := fmt.Sprintf("127.0.0.1:%d", 10000+rand.IntN(20000)) // below the ephemeral ports
+		if ln, err := net.Listen("tcp", address); err == nil {
+			ln.Close()
+			return address
+		}
 	}
-	defer ln.Close()
-	return ln.Addr().String()
+	t.Fatal("no port is free")
+	return ""
 }
 
 func lastWord(text string) string {
