@@ -32,6 +32,9 @@ for line in sys.stdin:
         if e["Action"] == "fail":
             bad.append(key[0])
             print("".join(output[key]), end="")
+            for test in [k for k in output if k[0] == key[0] and k[1] is not None]:  # the process ended while it ran
+                print(f"--- not ended: {test[0]} {test[1]}")
+                print("".join(output.pop(test)), end="")
         if e["Action"] != "skip":
             print(f"{e['Action']:5} {key[0]}  {e.get('Elapsed', 0):.1f} s", flush=True)
         continue
