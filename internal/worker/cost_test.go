@@ -72,7 +72,7 @@ type subject struct {
 
 func subjects() []subject {
 	return []subject{
-		{"smollm2", plan{prompt: 192, output: 34, batch: 4, promptEach: 48, outputEach: 80, firstBlocks: 16, duelBlocks: 6, batchBlocks: 6}, loadSmolLM2},
+		{"smollm2", plan{prompt: 192, output: 98, batch: 4, promptEach: 48, outputEach: 112, firstBlocks: 12, duelBlocks: 8, batchBlocks: 8}, loadSmolLM2},
 		{"tracer", plan{prompt: 480, output: 130, batch: 4, promptEach: 480, outputEach: 400, firstBlocks: 24, duelBlocks: 12, batchBlocks: 12}, loadTracer},
 	}
 }
