@@ -16,7 +16,8 @@ on separate workers, and one tenant's KV cache can't reach another's answer.
 
 Every flag can also be set by an environment variable (--listen is
 BULKHEAD_LISTEN) or in the YAML file that --config or BULKHEAD_CONFIG names. A
-flag wins over the environment, the environment over the file.`
+flag wins over the environment, the environment over the file. A variable of that
+kind that no command reads is warned of.`
 
 const rootExample = `  bulkhead pull smollm2:135m             fetch a small model
   bulkhead run smollm2:135m "Say hello"  ask it once
@@ -36,6 +37,7 @@ func newRoot() *cobra.Command {
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		Version:       version(),
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			warnUnknownVariables(cmd)
 			return applySettings(cmd)
 		},
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},

@@ -27,7 +27,7 @@ func applySettings(cmd *cobra.Command) error {
 	}
 	var failed error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if f.Changed || failed != nil || f.Name == "help" || f.Name == "version" || f.Name == "config" {
+		if f.Changed || failed != nil || !settable(f.Name) {
 			return
 		}
 		variable := flagVariable(f.Name)
@@ -44,9 +44,13 @@ func applySettings(cmd *cobra.Command) error {
 	return failed
 }
 
+// settable tells the flags that have a value elsewhere from those that say where, and
+// from those that say what to do instead.
+func settable(flag string) bool { return flag != "help" && flag != "version" && flag != "config" }
+
 // flagVariable is the environment variable of a flag.
 func flagVariable(flag string) string {
-	return "BULKHEAD_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+	return variablePrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
 // setFlag never quotes the value: it may be a key.

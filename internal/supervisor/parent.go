@@ -65,6 +65,9 @@ func FindParent() (*Parent, error) {
 // system without the file keeps what it has.
 func nameProcess() { _ = os.WriteFile("/proc/self/comm", []byte(processName), 0) }
 
+// IsChild tells whether the environment names a supervisor, before FindParent does more.
+func IsChild() bool { return os.Getenv(pipeEnv) != "" }
+
 // Epoch is this process's epoch.
 func (p *Parent) Epoch() kv.Epoch { return p.epoch }
 
