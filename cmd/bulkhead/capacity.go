@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -72,6 +73,16 @@ func atLeast(least int, flags ...number) error {
 	return nil
 }
 
+// notNegative names the first of the flags whose time is negative.
+func notNegative(cmd *cobra.Command, flags ...string) error {
+	for _, flag := range flags {
+		if span, err := cmd.Flags().GetDuration(flag); err != nil || span < 0 {
+			return usageError{errors.Join(err, fmt.Errorf("--%s is %s, must be 0 or more", flag, span))}
+		}
+	}
+	return nil
+}
+
 // contextTokens reads a --context; 0 is "auto".
 func contextTokens(text string) (int, error) {
 	if text == "auto" {
@@ -87,7 +98,7 @@ func contextTokens(text string) (int, error) {
 func printCapacity(cmd *cobra.Command, m named, demand capacity.Demand) error {
 	layout, err := m.layout()
 	if err != nil {
-		return fmt.Errorf("model %s: %w", m.name, err)
+		return configError{fmt.Errorf("model %s: %w", m.name, err)}
 	}
 	memory, err := machine.ReadMemory(os.DirFS("/"))
 	if err != nil {
@@ -95,7 +106,7 @@ func printCapacity(cmd *cobra.Command, m named, demand capacity.Demand) error {
 	}
 	weights, err := model.PackedBytes(m.file)
 	if err != nil {
-		return fmt.Errorf("model %s: %w", m.name, err)
+		return configError{fmt.Errorf("model %s: %w", m.name, err)}
 	}
 	sum := capacity.Compute(
 		capacity.Model{Name: m.name, WeightBytes: int64(weights), ScratchBytes: scratchBytes(m), ContextTokens: m.ContextTokens, Layout: layout},
@@ -104,7 +115,7 @@ func printCapacity(cmd *cobra.Command, m named, demand capacity.Demand) error {
 		return err
 	}
 	if !sum.Fits() {
-		return fmt.Errorf("model %s can't be served so (%s)", m.name, plural(len(sum.Problems), "problem"))
+		return verdictError{fmt.Errorf("model %s can't be served so (%s)", m.name, plural(len(sum.Problems), "problem")), exitFailure}
 	}
 	return nil
 }

@@ -33,6 +33,9 @@ func newCerts() *cobra.Command {
 		}
 		now := time.Now()
 		authority, made, err := certs.OpenAuthority(args[0], now)
+		if err != nil && hasAuthority(args[0]) {
+			err = configError{err}
+		}
 		if err != nil {
 			return err
 		}
@@ -56,6 +59,12 @@ func newCerts() *cobra.Command {
 		return nil
 	}
 	return cmd
+}
+
+// hasAuthority says whether there is an authority in the folder, of use or not.
+func hasAuthority(dir string) bool {
+	_, err := os.Stat(certs.NodeFiles(dir, "").CA)
+	return err == nil
 }
 
 func identities(texts []string) ([]certs.Identity, error) {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/bulkhead-kv/bulkhead/internal/conform"
 	"github.com/bulkhead-kv/bulkhead/internal/ledger"
@@ -96,6 +97,8 @@ func ledgerFolders(cmd *cobra.Command, paths []string) (all []string, err error)
 		switch {
 		case errors.Is(err, os.ErrNotExist):
 			return nil, inconclusive("%s does not exist: name a ledger's folder", path)
+		case errors.Is(err, unix.ENOTDIR):
+			return nil, inconclusive("%s is not a folder: name a ledger's folder", path)
 		case err != nil:
 			return nil, err
 		case len(folders) == 0:

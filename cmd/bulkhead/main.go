@@ -13,17 +13,6 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-
-	"github.com/bulkhead-kv/bulkhead/internal/node"
-	"github.com/bulkhead-kv/bulkhead/internal/supervisor"
-)
-
-// The exit codes that scripts may rely on, beside supervisor.ExitConfig for a
-// configuration that can't work.
-const (
-	exitFailure     = 1
-	exitUsage       = 2
-	exitInterrupted = 130
 )
 
 func main() { os.Exit(execute(os.Args[1:], os.Stderr)) }
@@ -37,43 +26,21 @@ func execute(args []string, stderr io.Writer) int {
 		return exitUsage
 	}
 	cmd, err := root.ExecuteContextC(context.Background())
-	var usage usageError
 	switch {
 	case err == nil:
-		return 0
-	case errors.As(err, &usage):
+	case errors.As(err, new(usageError)):
 		fmt.Fprintf(stderr, "bulkhead: %s (see %q)\n", oneLine(err), cmd.CommandPath()+" --help")
-		return exitUsage
 	case errors.Is(err, context.Canceled):
 		fmt.Fprintf(stderr, "bulkhead: %s\n", strings.ReplaceAll(oneLine(err), context.Canceled.Error(), "interrupted"))
-		return exitInterrupted
+	default:
+		fmt.Fprintf(stderr, "bulkhead: %s\n", oneLine(err))
 	}
-	fmt.Fprintf(stderr, "bulkhead: %s\n", oneLine(err))
-	var verdict verdictError
-	if errors.As(err, &verdict) {
-		return verdict.code
-	}
-	if node.Permanent(err) || errors.As(err, new(configError)) {
-		return supervisor.ExitConfig
-	}
-	return exitFailure
+	return exitCode(err)
 }
 
 func oneLine(err error) string {
 	return strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 }
-
-// usageError is a mistake in the command line itself, which --help explains.
-type usageError struct{ err error }
-
-func (u usageError) Error() string { return u.err.Error() }
-func (u usageError) Unwrap() error { return u.err }
-
-// configError is a mistake in a configuration file.
-type configError struct{ err error }
-
-func (c configError) Error() string { return c.err.Error() }
-func (c configError) Unwrap() error { return c.err }
 
 // args makes a mistake in a command's arguments a usage error, which names what is
 // missing as the command's use does.

@@ -54,6 +54,9 @@ func newPull() *cobra.Command {
 		if args[0] == tracer.Name {
 			return usageError{fmt.Errorf("model %s is built in, there is nothing to pull", tracer.Name)}
 		}
+		if err := store.CheckReference(args[0], *name); err != nil {
+			return usageError{err}
+		}
 		s, err := openStore(cmd)
 		if err != nil {
 			return err
@@ -221,10 +224,10 @@ func openNamed(cmd *cobra.Command, model string) (m named, err error) {
 		m.entry = entry
 	}
 	if m.file, err = gguf.Open(m.path); err != nil {
-		return named{}, err
+		return named{}, configError{err}
 	}
 	if m.Description, err = store.Describe(m.file); err != nil {
-		return named{}, errors.Join(err, m.file.Close())
+		return named{}, errors.Join(configError{err}, m.file.Close())
 	}
 	return m, nil
 }

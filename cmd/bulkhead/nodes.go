@@ -155,6 +155,9 @@ func newWorker(role cluster.Role) *cobra.Command {
 	shared := cmd.Flags().Bool("shared-weights", false, "use the weights that the supervisor passes on")
 	_ = cmd.Flags().MarkHidden("shared-weights") // for the supervisor; the flag exists
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := notNegative(cmd, "drain"); err != nil {
+			return err
+		}
 		file, err := f.file()
 		if err != nil {
 			return err
@@ -207,7 +210,8 @@ func newGateway() *cobra.Command {
 	admin := cmd.Flags().String("admin", "", adminUsage)
 	reserve := cmd.Flags().Int("reserve", 1024, "tokens of output granted to a request that names no maximum")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := errors.Join(adminHostPort(*admin), percent("tenant-share", *share)); err != nil {
+		if err := errors.Join(adminHostPort(*admin), percent("tenant-share", *share), notNegative(cmd, "timeout", "queue-timeout", "drain"),
+			atLeast(0, number{"reserve", *reserve})); err != nil {
 			return err
 		}
 		file, err := f.file()

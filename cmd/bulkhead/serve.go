@@ -99,6 +99,9 @@ func completeServe(cmd *cobra.Command, o *node.ServeOptions, context, transfer, 
 	if err := atLeast(0, number{"prefill-pool", o.PoolP}, number{"decode-pool", o.PoolD}); err != nil {
 		return err
 	}
+	if err := notNegative(cmd, "timeout", "queue-timeout", "drain"); err != nil {
+		return err
+	}
 	if err := errors.Join(hostPort("listen", o.Listen), adminHostPort(o.Admin), percent("tenant-share", o.TenantShare)); err != nil {
 		return err
 	}
@@ -184,11 +187,11 @@ func fits(cmd *cobra.Command, o *node.ServeOptions) error {
 	defer func() { _ = loaded.Close() }() // it was only read
 	m := named{name: loaded.Name, file: loaded.File}
 	if m.Description, err = store.Describe(loaded.File); err != nil {
-		return err
+		return configError{err}
 	}
 	layout, err := m.layout()
 	if err != nil {
-		return fmt.Errorf("model %s: %w", m.name, err)
+		return configError{fmt.Errorf("model %s: %w", m.name, err)}
 	}
 	memory, err := machine.ReadMemory(os.DirFS("/"))
 	if err != nil {
@@ -196,7 +199,7 @@ func fits(cmd *cobra.Command, o *node.ServeOptions) error {
 	}
 	weights, err := model.PackedBytes(m.file)
 	if err != nil {
-		return fmt.Errorf("model %s: %w", m.name, err)
+		return configError{fmt.Errorf("model %s: %w", m.name, err)}
 	}
 	sum := capacity.Compute(
 		capacity.Model{Name: m.name, WeightBytes: int64(weights), ScratchBytes: scratchBytes(m), ContextTokens: m.ContextTokens, Layout: layout},
@@ -204,7 +207,7 @@ func fits(cmd *cobra.Command, o *node.ServeOptions) error {
 		capacity.Demand{ContextTokens: o.Context, Prefill: capacity.Workers{Count: o.Prefills, PoolTokens: o.PoolP},
 			Decode: capacity.Workers{Count: o.Decodes, PoolTokens: o.PoolD}})
 	if !sum.Fits() {
-		return fmt.Errorf("model %s can't be served so: %s (see \"bulkhead capacity %s\")", m.name, sum.Problems[0], o.Model)
+		return configError{fmt.Errorf("model %s can't be served so: %s (see \"bulkhead capacity %s\")", m.name, sum.Problems[0], o.Model)}
 	}
 	for _, w := range sum.Warnings {
 		fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", w)

@@ -59,6 +59,9 @@ func (f *talkFlags) request(cmd *cobra.Command) (chatclient.Request, error) {
 	if f.system != "" {
 		r.Messages = append(r.Messages, chatclient.Message{Role: "system", Content: f.system})
 	}
+	if err := atLeast(0, number{"max-tokens", f.maxTokens}); err != nil {
+		return r, err
+	}
 	if f.private && f.url != "" {
 		return r, usageError{errors.New("--private and --url exclude each other")}
 	}
@@ -118,9 +121,9 @@ func lookForServer(ctx context.Context, key, model string) (*chatclient.Client, 
 // wantsKey says what to do about a server that refuses us.
 func wantsKey(key string) error {
 	if key == "" {
-		return fmt.Errorf("a server at %s wants a key: set BULKHEAD_API_KEY to one of its tenants', or start one of your own with --private", usualAddress)
+		return configError{fmt.Errorf("a server at %s wants a key: set BULKHEAD_API_KEY to one of its tenants', or start one of your own with --private", usualAddress)}
 	}
-	return fmt.Errorf("a server at %s does not know the key in BULKHEAD_API_KEY or --api-key: set another, or start one of your own with --private", usualAddress)
+	return configError{fmt.Errorf("a server at %s does not know the key in BULKHEAD_API_KEY or --api-key: set another, or start one of your own with --private", usualAddress)}
 }
 
 func startServer(ctx context.Context, cmd *cobra.Command, model string) (connection, error) {

@@ -39,6 +39,9 @@ func newTenantAdd() *cobra.Command {
 	cmd.Flags().IntVar(&limits.Concurrency, "concurrency", 0, "most requests at one time, 0 for no limit")
 	cmd.Flags().IntVar(&limits.ReservedTokens, "reserved-tokens", 0, "most tokens reserved at one time, 0 for no limit")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := tenant.Check(args[0], limits); err != nil {
+			return usageError{err}
+		}
 		path, err := tenantsFile(cmd)
 		if err != nil {
 			return err
@@ -123,6 +126,9 @@ func newTenantRotate() *cobra.Command {
 	}
 	grace := cmd.Flags().Duration("grace", 0, "how long the old keys stay valid")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := notNegative(cmd, "grace"); err != nil {
+			return err
+		}
 		path, err := tenantsFile(cmd)
 		if err != nil {
 			return err

@@ -44,7 +44,7 @@ type Private struct {
 // StartPrivate starts a server and waits until it serves. The command must take
 // --ready-file PATH and --ledger DIR, both of which go with the server. The server is in a process group of its own, so that Ctrl-C
 // at the terminal is not for it, and is told to end when this process dies. The
-// caller calls Stop.
+// caller calls Stop. Where it ends before it serves, the error wraps its *exec.ExitError.
 func StartPrivate(ctx context.Context, command string, args ...string) (*Private, error) {
 	dir, err := os.MkdirTemp("", "bulkhead-")
 	if err != nil {
@@ -94,7 +94,7 @@ func (p *Private) awaitReady(ctx context.Context, path string) error {
 		case <-ctx.Done():
 			return fmt.Errorf("start a server: %w", ctx.Err())
 		case <-p.done:
-			return fmt.Errorf("start a server: it ended before it was ready: %s", p.log.last(p.err))
+			return fmt.Errorf("start a server: it ended before it was ready: %w", endedError{p.log.last(p.err), p.err})
 		case <-ticker.C:
 		}
 		text, err := os.ReadFile(path)
@@ -110,6 +110,15 @@ func (p *Private) awaitReady(ctx context.Context, path string) error {
 		return nil
 	}
 }
+
+// endedError is how a process ended, in its own last words.
+type endedError struct {
+	words string
+	err   error // an *exec.ExitError, or nil for status 0
+}
+
+func (e endedError) Error() string { return e.words }
+func (e endedError) Unwrap() error { return e.err }
 
 // Client makes a client for the server, with the first tenant's key.
 func (p *Private) Client() (*Client, error) {

@@ -87,7 +87,7 @@ func RunGateway(ctx context.Context, o GatewayOptions) (err error) {
 	opened.add(followNode(ctx, security, o.Log, func() { set.Add(metrics.CertificateFailures, 1, "node") }))
 	public, follow, err := publicTLS(o.File.Gateway.TLS)
 	if err != nil {
-		return err
+		return permanent{err}
 	}
 	opened.add(inBackground(ctx, func(ctx context.Context) {
 		follow(ctx, o.Log, func() { set.Add(metrics.CertificateFailures, 1, "public") })

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/bulkhead-kv/bulkhead/internal/fault"
 	"github.com/bulkhead-kv/bulkhead/internal/gguf"
 	"github.com/bulkhead-kv/bulkhead/internal/model"
 	"github.com/bulkhead-kv/bulkhead/internal/store"
@@ -28,6 +29,7 @@ func (l *Loaded) Close() error {
 }
 
 // OpenFile opens a model's file by a name of the store, a path, or as the built-in one.
+// One that is not there is an error of kind NotFound, one that is no model of kind Invalid.
 func OpenFile(home, name string) (*Loaded, error) {
 	if name == tracer.Name {
 		return &Loaded{Name: name, File: tracer.File()}, nil
@@ -42,7 +44,7 @@ func OpenFile(home, name string) (*Loaded, error) {
 	}
 	f, err := gguf.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("model %s: %w", known, err)
+		return nil, fault.New(fault.Invalid, "model %s: %w", known, err)
 	}
 	return &Loaded{Name: known, File: f}, nil
 }

@@ -75,6 +75,9 @@ func Serve(ctx context.Context, o ServeOptions) (err error) {
 			return permanent{err}
 		}
 	}
+	if _, _, err := publicTLS(o.TLS); err != nil {
+		return permanent{err}
+	}
 	ledgers, err := lockLedgers(o.Ledger)
 	if err != nil {
 		return err
@@ -149,7 +152,13 @@ func (s *serving) supervise(ctx context.Context, f *cluster.File) error {
 	stopKill := context.AfterFunc(ctx, sup.Kill)
 	defer stopKill()
 	announced := make(chan error, 1)
-	go func() { announced <- s.announceWhenReady(running, sup) }()
+	go func() {
+		err := s.announceWhenReady(running, sup)
+		if err != nil {
+			drain() // who waits for the announcement would wait for ever
+		}
+		announced <- err
+	}()
 	go func() {
 		select {
 		case <-s.Drain:

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -56,6 +57,16 @@ type Puller struct {
 // the hub, PIP_* and pip's files for the catalog's Python packages.
 func NewPuller(s *Store, getenv func(string) string) *Puller {
 	return &Puller{store: s, getenv: getenv, now: time.Now, fetcher: newFetcher, python: systemPython()}
+}
+
+// CheckReference refuses what Pull can give no meaning: a reference, or a name that is
+// not empty, of no known form.
+func CheckReference(reference, name string) error {
+	r, err := parseRef(reference)
+	if err == nil {
+		err = checkName(cmp.Or(name, r.name()))
+	}
+	return err
 }
 
 // Pull fetches the model that reference leads to and gives it a name, by default

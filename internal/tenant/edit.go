@@ -23,11 +23,19 @@ const fileBytesMax = 16 << 20
 // keysMax bounds the keys of one tenant that are valid at one time.
 const keysMax = 8
 
+// Check refuses what Add can't take.
+func Check(name string, limits Limits) error {
+	if err := errors.Join(checkName(name), limits.Validate()); err != nil {
+		return fault.New(fault.Invalid, "add tenant: %w", err)
+	}
+	return nil
+}
+
 // Add makes a tenant and its first key, which is returned this one time. The
 // file is made when it doesn't exist.
 func Add(path, name string, limits Limits, now time.Time) (key string, err error) {
-	if err := errors.Join(checkName(name), limits.Validate()); err != nil {
-		return "", fault.New(fault.Invalid, "add tenant: %w", err)
+	if err := Check(name, limits); err != nil {
+		return "", err
 	}
 	err = edit(path, readOrBegin, func(f *file) error {
 		if _, err := f.find(name); err == nil {
