@@ -53,10 +53,10 @@ func passes(err error) bool {
 }
 
 // refusedForGood tells a server's refusals of the request itself, such as an unknown
-// model or key, from those for the time being.
+// model, and answers of what is no server for us, from refusals for the time being.
 func refusedForGood(err error) bool {
 	var refused *chatclient.APIError
-	return errors.As(err, &refused) && refused.Status >= 400 && refused.Status < 500 && refused.Status != 408 && refused.Status != 429
+	return errors.As(err, &refused) && refused.Status >= 200 && refused.Status < 500 && refused.Status != 408 && refused.Status != 429
 }
 
 // codeOfChild is what a process has said that was started for the command.

@@ -58,15 +58,17 @@ var conditions = []condition{
 		"serve --listen 127.0.0.1:0 --tls-cert absent.pem --tls-key absent.pem", "serve --listen 127.0.0.1:0 --tls-cert text.gguf --tls-key text.gguf",
 		"gateway --cluster public-certificate.yaml --tenants tenants.json", "gateway --cluster no-certificates.yaml --tenants tenants.json",
 		"prefill --cluster no-certificates.yaml --name p0", "decode --cluster no-certificates.yaml --name d0", "certs broken prefill/p0"}},
-	{"the key is wrong", exitConfig, `wrong key`, []string{"run parrot Hi --url {parrot} --api-key bad"}},
+	{"the key is wrong", exitConfig, `does not know the key`, []string{"run parrot Hi --url {parrot} --api-key bad", "chat parrot --url {parrot} --api-key bad"}},
 	{"what is asked for does not fit", exitConfig, `can't be served so|pool holds|is demanded`, []string{
 		"serve --listen 127.0.0.1:0 --context 2048 --decode-pool 512", "serve --listen 127.0.0.1:0 --context 4000000", "decode --cluster small-pool.yaml --name d0",
 		"prefill --cluster large-context.yaml --name p0"}},
 	{"an address is taken", exitFailure, `address already in use`, []string{
 		"serve --listen {taken}", "serve --listen 127.0.0.1:0 --admin {taken}", "gateway --cluster taken.yaml --tenants tenants.json",
 		"prefill --cluster taken.yaml --name p0", "decode --cluster taken.yaml --name d0"}},
-	{"no server is at the address", exitFailure, `no server answers at http://127.0.0.1:0`, []string{"run tracer Hi --url http://127.0.0.1:0"}},
-	{"another server is at the address", exitFailure, `text/`, []string{"run tracer Hi --url {web}"}},
+	{"no server is at the address", exitFailure, `no server answers at http://127.0.0.1:0`, []string{
+		"run tracer Hi --url http://127.0.0.1:0", "chat tracer --url http://127.0.0.1:0"}},
+	{"another server is at the address", exitConfig, `what {web} answers is not the OpenAI API's: OK, "text/html"`, []string{
+		"run tracer Hi --url {web}", "chat tracer --url {web}"}},
 	{"a folder can't be made", exitFailure, `not a directory`, []string{
 		"list --home text.gguf/x", "show nosuch --home text.gguf/x", "pull ./tiny.gguf --home text.gguf/x", "tenant list --home text.gguf/x",
 		"serve --listen 127.0.0.1:0 --home text.gguf/x", "serve --listen 127.0.0.1:0 --context 512 --tenants= --ready-file text.gguf/x", "certs text.gguf/x prefill/p0", "gateway --cluster good.yaml --tenants tenants.json --home text.gguf/x",
@@ -138,11 +140,11 @@ func TestOneConditionHasOneExitCode(t *testing.T) {
 	for name, text := range clusterFiles(dir, taken.Addr().String()) {
 		write(name+".yaml", []byte(text))
 	}
+	addresses := strings.NewReplacer("{taken}", taken.Addr().String(), "{web}", web.URL, "{parrot}", parrot.URL)
 	run := func(line string) (int, string) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		line = strings.NewReplacer("{taken}", taken.Addr().String(), "{web}", web.URL, "{parrot}", parrot.URL).Replace(line)
-		cmd := exec.CommandContext(ctx, os.Args[0], strings.Fields(line)...)
+		cmd := exec.CommandContext(ctx, os.Args[0], strings.Fields(addresses.Replace(line))...)
 		cmd.Args[0], cmd.Dir, cmd.Env = "bulkhead", dir, []string{"HOME=" + dir, "PATH=" + os.Getenv("PATH"), "BULKHEAD_HOME=" + dir + "/home"}
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
@@ -163,7 +165,7 @@ func TestOneConditionHasOneExitCode(t *testing.T) {
 			t.Errorf("README.md does not say what exit code %d means", c.code)
 		}
 		for _, line := range c.commands {
-			if code, stderr := run(line); code != c.code || !regexp.MustCompile(c.says).MatchString(stderr) {
+			if code, stderr := run(line); code != c.code || !regexp.MustCompile(addresses.Replace(c.says)).MatchString(stderr) {
 				t.Errorf("where %s, %q ends with %d and says %q, want %d and %q", c.name, line, code, stderr, c.code, c.says)
 			}
 		}

@@ -21,9 +21,11 @@ const (
 	usualAddress = "http://127.0.0.1:8080"
 	// lookTimeout bounds the look for a server that nobody named.
 	lookTimeout = 2 * time.Second
-	serverNote  = `A server at --url or BULKHEAD_URL is used with the key in BULKHEAD_API_KEY, else
-one at ` + usualAddress + ` that has the model. Where none is up, one is started
-for the time of the command.`
+	// probeTimeout bounds the first answer of one that somebody named.
+	probeTimeout = 10 * time.Second
+	serverNote   = `A server at --url or BULKHEAD_URL, ours or another with the OpenAI API, is used with
+the key in BULKHEAD_API_KEY, else one at ` + usualAddress + ` that has the model.
+Where none is up, one is started for the time of the command.`
 )
 
 // talkFlags are what run and chat have in common.
@@ -83,6 +85,10 @@ func (f *talkFlags) connect(ctx context.Context, cmd *cobra.Command, model strin
 		if found.Client, err = chatclient.New(f.url, f.key); err != nil {
 			return connection{}, usageError{err}
 		}
+		if err := probe(ctx, found.Client, f.key, probeTimeout); err != nil {
+			found.Close()
+			return connection{}, err
+		}
 		return found, nil
 	}
 	if !f.private {
@@ -95,6 +101,22 @@ func (f *talkFlags) connect(ctx context.Context, cmd *cobra.Command, model strin
 	return startServer(ctx, cmd, model)
 }
 
+// probe looks whether a server that somebody named is one.
+func probe(ctx context.Context, c *chatclient.Client, key string, within time.Duration) error {
+	probing, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	err := c.Probe(probing)
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case probing.Err() != nil && err != nil:
+		return fmt.Errorf("the server at %s has not answered within %s", c.Address(), within)
+	case keyRefused(err):
+		return wantsKey(c.Address(), key)
+	}
+	return err
+}
+
 // lookForServer gives the server at the usual address if it has the model, and
 // nothing if none is there or it is something else.
 func lookForServer(ctx context.Context, key, model string) (*chatclient.Client, error) {
@@ -105,12 +127,11 @@ func lookForServer(ctx context.Context, key, model string) (*chatclient.Client, 
 	lookCtx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	models, err := c.Models(lookCtx)
-	var refused *chatclient.APIError
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case errors.As(err, &refused) && (refused.Status == 401 || refused.Status == 403):
-		return nil, wantsKey(key)
+	case keyRefused(err):
+		return nil, wantsKey(usualAddress, key)
 	case err != nil || !slices.Contains(models, model):
 		c.Close()
 		return nil, nil
@@ -118,12 +139,18 @@ func lookForServer(ctx context.Context, key, model string) (*chatclient.Client, 
 	return c, nil
 }
 
+// keyRefused tells a server that wants another key from something else that keeps us out.
+func keyRefused(err error) bool {
+	var refused *chatclient.APIError
+	return errors.As(err, &refused) && refused.WantsKey() && !refused.Foreign
+}
+
 // wantsKey says what to do about a server that refuses us.
-func wantsKey(key string) error {
+func wantsKey(address, key string) error {
 	if key == "" {
-		return configError{fmt.Errorf("a server at %s wants a key: set BULKHEAD_API_KEY to one of its tenants', or start one of your own with --private", usualAddress)}
+		return configError{fmt.Errorf("the server at %s wants a key: set BULKHEAD_API_KEY to one of its tenants', or start one of your own with --private", address)}
 	}
-	return configError{fmt.Errorf("a server at %s does not know the key in BULKHEAD_API_KEY or --api-key: set another, or start one of your own with --private", usualAddress)}
+	return configError{fmt.Errorf("the server at %s does not know the key in BULKHEAD_API_KEY or --api-key: set another, or start one of your own with --private", address)}
 }
 
 func startServer(ctx context.Context, cmd *cobra.Command, model string) (connection, error) {

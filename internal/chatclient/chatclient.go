@@ -36,6 +36,7 @@ type APIError struct {
 	Message    string
 	Code       string
 	RetryAfter string // as the server sent it, may be empty
+	Foreign    bool   // neither the API's nor JSON: something else answers
 }
 
 // Error is the server's message with what identifies it.
@@ -51,6 +52,11 @@ func (e *APIError) Error() string {
 		text += ", try again in " + e.RetryAfter + " s"
 	}
 	return text
+}
+
+// WantsKey tells a refusal that another key may cure.
+func (e *APIError) WantsKey() bool {
+	return e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden
 }
 
 // Client speaks to one server.
@@ -89,7 +95,10 @@ func (c *Client) Models(ctx context.Context) ([]string, error) {
 		Data   []struct{ ID string }
 	}
 	err = json.NewDecoder(io.LimitReader(response.Body, answerBytesMax)).Decode(&list)
-	if err != nil || list.Object != "list" {
+	switch {
+	case err != nil && !isJSON(response):
+		return nil, c.foreign(response, nil)
+	case err != nil || list.Object != "list":
 		return nil, fmt.Errorf("server %s: its answer is no list of models", c.Address())
 	}
 	names := make([]string, len(list.Data))
@@ -97,6 +106,21 @@ func (c *Client) Models(ctx context.Context) ([]string, error) {
 		names[i] = m.ID
 	}
 	return names, nil
+}
+
+// Probe looks whether the API answers, before anything is asked of it: the error is that
+// of no server, of one that wants another key, or of one that is something else. A
+// server that has the API but no list of models passes.
+func (c *Client) Probe(ctx context.Context) error {
+	_, err := c.Models(ctx)
+	var refused *APIError
+	switch {
+	case ctx.Err() != nil, errors.Is(err, ErrNoServer):
+		return err
+	case errors.As(err, &refused) && (refused.Foreign || refused.WantsKey()):
+		return err
+	}
+	return nil
 }
 
 // Message is one turn of a conversation.
@@ -138,10 +162,14 @@ func (c *Client) Chat(ctx context.Context, r Request, emit func(text string) err
 		return Answer{}, err
 	}
 	defer response.Body.Close()
-	if kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type")); kind != "text/event-stream" {
-		return Answer{}, fmt.Errorf("server %s: it answers with %q, want text/event-stream", c.Address(), kind)
+	read := readAnswer
+	switch {
+	case isJSON(response): // a server that does not stream
+		read = readWhole
+	case mediaType(response) != "text/event-stream":
+		return Answer{}, c.foreign(response, nil)
 	}
-	answer, err := readAnswer(response.Body, emit)
+	answer, err := read(response.Body, emit)
 	if err != nil && ctx.Err() != nil {
 		err = ctx.Err() // reading fails in many ways once the context is over
 	}
@@ -172,22 +200,44 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) (*htt
 	}
 	if response.StatusCode != http.StatusOK {
 		defer response.Body.Close()
-		return nil, refusal(response)
+		return nil, c.refusal(response)
 	}
 	return response, nil
 }
 
-func refusal(r *http.Response) error {
+func (c *Client) refusal(r *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(r.Body, answerBytesMax)) // what there is must do
 	e := parseError(text)
 	if e == nil {
-		e = &APIError{Message: http.StatusText(r.StatusCode)}
-		if shown := strings.ToValidUTF8(string(text[:min(len(text), errorTextMax)]), ""); shown != "" {
-			e.Message = fmt.Sprintf("%s: %q", e.Message, shown)
-		}
+		return c.foreign(r, text)
 	}
 	e.Status, e.RetryAfter = r.StatusCode, r.Header.Get("Retry-After")
 	return e
+}
+
+// foreign is the error of an answer that is not the API's. It names who gives it, and
+// shows the beginning of its text, unless that is a page for a browser.
+func (c *Client) foreign(r *http.Response, text []byte) *APIError {
+	kind := mediaType(r)
+	about := []string{http.StatusText(r.StatusCode)}
+	for _, what := range []string{kind, r.Header.Get("Server")} {
+		if what != "" {
+			about = append(about, fmt.Sprintf("%.*q", errorTextMax, what))
+		}
+	}
+	message := fmt.Sprintf("what %s answers is not the OpenAI API's: %s", c.Address(), strings.Join(about, ", "))
+	if shown := strings.ToValidUTF8(string(text[:min(len(text), errorTextMax)]), ""); shown != "" && kind != "text/html" {
+		message += fmt.Sprintf(": %q", shown)
+	}
+	return &APIError{Status: r.StatusCode, Message: message, RetryAfter: r.Header.Get("Retry-After"), Foreign: !isJSON(r)}
+}
+
+func isJSON(r *http.Response) bool { return mediaType(r) == "application/json" }
+
+// mediaType is what the answer says that it is, without parameters.
+func mediaType(r *http.Response) string {
+	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")) // what can't be read is nothing known
+	return kind
 }
 
 // parseError reads {"error": {"message": ..., "code": ...}}; nil if it is something else.

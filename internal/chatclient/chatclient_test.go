@@ -24,6 +24,14 @@ func stream(events string) http.HandlerFunc {
 	}
 }
 
+// whole writes JSON as it is given.
+func whole(text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, text)
+	}
+}
+
 // delta is the event of a piece of text.
 func delta(text string) string {
 	quoted, _ := json.Marshal(text) // a string always has JSON
@@ -70,6 +78,54 @@ func TestChatStreams(t *testing.T) {
 	}
 }
 
+func TestChatTakesAnAnswerThatIsNotStreamed(t *testing.T) {
+	want := Answer{Text: "Hello", Finish: "stop", PromptTokens: 5, OutputTokens: 2}
+	answer, emitted, err := ask(t, whole(`{"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"Hello"},"finish_reason":"stop"}],`+
+		`"usage":{"prompt_tokens":5,"completion_tokens":2}}`))
+	if diff := cmp.Diff(want, answer); diff != "" || err != nil || emitted != want.Text {
+		t.Errorf("emitted %q, error %v, answer (-want +got):\n%s", emitted, err, diff)
+	}
+}
+
+func TestProbeTellsWhatAnswers(t *testing.T) {
+	answer := func(status int, kind, text string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", kind)
+			w.Header().Set("Server", "porch/1.0")
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, text)
+		}
+	}
+	for _, test := range []struct {
+		name    string
+		handler http.HandlerFunc
+		want    string // empty: it passes
+	}{
+		{"a list of models", answer(200, "application/json", `{"object":"list","data":[]}`), ""},
+		{"no list, and a refusal in the API's words", answer(400, "application/json", `{"error":{"message":"no"}}`), ""},
+		{"no list, and a refusal in JSON", answer(404, "application/json", `{"detail":"Not Found"}`), ""},
+		{"another key is wanted", answer(401, "application/json", `{"error":{"message":"no key"}}`), "401: no key"},
+		{"a page", answer(200, "text/html", "<html>"), `answers is not the OpenAI API's: OK, "text/html", "porch/1.0"`},
+		{"no page", answer(404, "text/html", "<html>"), `answers is not the OpenAI API's: Not Found, "text/html", "porch/1.0"`},
+		{"a door", answer(403, "text/plain", "go away"), `answers is not the OpenAI API's: Forbidden, "text/plain", "porch/1.0": "go away"`},
+	} {
+		server := httptest.NewServer(test.handler)
+		c, err := New(server.URL, "key")
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = c.Probe(t.Context())
+		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			t.Errorf("%s: the probe says %v, want %q", test.name, err, test.want)
+		}
+		if err != nil && !strings.Contains(err.Error(), server.URL) && !strings.Contains(err.Error(), "401: ") {
+			t.Errorf("%s: %v does not name the address", test.name, err)
+		}
+		c.Close()
+		server.Close()
+	}
+}
+
 func TestChatSendsWhatItShould(t *testing.T) {
 	var got map[string]any
 	var header http.Header
@@ -106,14 +162,17 @@ func TestChatFailsClearly(t *testing.T) {
 	}{
 		{"a refusal", refuse(400, `{"error":{"message":"too long","type":"x","param":null,"code":"context_length_exceeded"}}`), "",
 			"400: too long (context_length_exceeded), try again in 7 s"},
-		{"a refusal by something else", refuse(502, "<html>"), "", `502: Bad Gateway: "<html>", try again in 7 s`},
+		{"a refusal by something else", refuse(502, "<html>"), "", `answers is not the OpenAI API's: Bad Gateway, "text/html", try again in 7 s`},
+		{"a refusal in other words", refuse(404, "no such page"), "", `answers is not the OpenAI API's: Not Found, "text/plain": "no such page"`},
 		{"an error in the stream", stream(delta("Hel") + `data: {"error":{"message":"worker lost","code":null}}` + "\n\n"), "Hel", "worker lost"},
 		{"no end", stream(delta("Hel")), "Hel", "the answer broke off"},
 		{"an end in the middle of an event", stream(delta("Hel") + "data: [DONE]"), "Hel", "the answer broke off"},
 		{"nonsense", stream("data: {\n\n"), "", "a chunk of the answer can't be read"},
 		{"a very long line", stream("data: " + strings.Repeat("x", eventLineMax+1)), "", "the answer broke off: bufio.Scanner: token too long"},
 		{"a very long event", stream(strings.Repeat("data: "+strings.Repeat("x", eventLineMax/2)+"\n", 10)), "", "the limit is 4194304"},
-		{"no stream", refuse(200, "{}"), "", "want text/event-stream"},
+		{"a page", refuse(200, "<html>"), "", `answers is not the OpenAI API's: OK, "text/html"`},
+		{"JSON of another kind", whole("{}"), "", "no chat completion"},
+		{"an error instead of an answer", whole(`{"error":{"message":"worker lost","code":null}}`), "", "worker lost"},
 	}
 	for _, test := range tests {
 		answer, emitted, err := ask(t, test.handler)

@@ -3,6 +3,7 @@ package chatclient
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -47,6 +48,35 @@ func readAnswer(r io.Reader, emit func(string) error) (Answer, error) {
 			return a, err
 		}
 	}
+}
+
+// readWhole reads an answer that is not streamed.
+func readWhole(r io.Reader, emit func(string) error) (Answer, error) {
+	text, err := io.ReadAll(io.LimitReader(r, answerBytesMax+1))
+	if err != nil {
+		return Answer{}, fmt.Errorf("%w: %w", ErrBroken, err)
+	}
+	if len(text) > answerBytesMax {
+		return Answer{}, fmt.Errorf("answer of more than %d bytes", answerBytesMax)
+	}
+	if e := parseError(text); e != nil {
+		return Answer{}, e
+	}
+	var whole struct {
+		Choices []struct {
+			Message      struct{ Content string }
+			FinishReason string `json:"finish_reason"`
+		}
+		Usage struct {
+			PromptTokens     int `json:"prompt_tokens"`
+			CompletionTokens int `json:"completion_tokens"`
+		}
+	}
+	if err := json.Unmarshal(text, &whole); err != nil || len(whole.Choices) == 0 {
+		return Answer{}, errors.New("the answer can't be read: it is JSON, and no chat completion")
+	}
+	first := whole.Choices[0] // one answer was asked for
+	return Answer{first.Message.Content, first.FinishReason, whole.Usage.PromptTokens, whole.Usage.CompletionTokens}, emit(first.Message.Content)
 }
 
 // apply takes one chunk and returns the text that it adds.
