@@ -21,8 +21,8 @@ func main() { os.Exit(execute(os.Args[1:], os.Stderr)) }
 func execute(args []string, stderr io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
-	if err := unknownBeforeHelp(root, args); err != nil {
-		fmt.Fprintf(stderr, "bulkhead: %s\n", oneLine(err))
+	if cmd, err := unknownBeforeHelp(root, args); err != nil {
+		fmt.Fprintf(stderr, "bulkhead: %s (see %q)\n", oneLine(err), cmd.CommandPath()+" --help")
 		return exitUsage
 	}
 	cmd, err := root.ExecuteContextC(context.Background())
@@ -98,16 +98,17 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// unknownBeforeHelp refuses the help of a command that there is not.
-func unknownBeforeHelp(root *cobra.Command, args []string) error {
+// unknownBeforeHelp refuses the help of a command that there is not; cmd is the one
+// that does not have it.
+func unknownBeforeHelp(root *cobra.Command, args []string) (cmd *cobra.Command, err error) {
 	if !slices.Contains(args, "--help") && !slices.Contains(args, "-h") {
-		return nil
+		return nil, nil
 	}
 	cmd, rest, err := root.Find(args)
 	if err != nil || !cmd.HasSubCommands() || len(rest) == 0 || strings.HasPrefix(rest[0], "-") {
-		return nil
+		return nil, nil
 	}
-	return knownCommand(cmd, rest)
+	return cmd, knownCommand(cmd, rest)
 }
 
 // interruptible is the command's context, cancelled by Ctrl-C and SIGTERM. A

@@ -53,6 +53,7 @@ func newRoot() *cobra.Command {
 		newCompletion(), newVersion(),
 	)
 	root.SetHelpCommand(newHelp())
+	root.InitDefaultHelpCmd() // or else nobody knows it before a command line is run
 	return root
 }
 
@@ -69,7 +70,7 @@ func newHelp() *cobra.Command {
 				err = knownCommand(found, rest)
 			}
 			if err != nil {
-				return usageError{err}
+				return verdictError{fmt.Errorf("%w (see %q)", err, found.CommandPath()+" --help"), exitUsage} // the help of help would not help
 			}
 			found.InitDefaultHelpFlag()
 			return found.Help()
