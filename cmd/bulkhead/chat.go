@@ -23,6 +23,7 @@ import (
 const (
 	historyLines = 1000
 	lineBytesMax = 16 << 20
+	chatHint     = "Ctrl-C stops an answer, Ctrl-D leaves, /help lists the commands"
 )
 
 func newChat() *cobra.Command {
@@ -66,6 +67,9 @@ func chat(cmd *cobra.Command, client *chatclient.Client, request chatclient.Requ
 		return err
 	}
 	defer closeLines()
+	if term.IsTerminal(int(os.Stdin.Fd())) {
+		fmt.Fprintln(cmd.ErrOrStderr(), terminal.New(os.Stderr, os.Getenv).Dim(chatHint))
+	}
 	session := &chatclient.Session{
 		Client: client, Request: request, Lines: lines, Out: cmd.OutOrStdout(), Dim: terminal.New(os.Stdout, os.Getenv).Dim,
 		Stoppable: func(ctx context.Context) (context.Context, context.CancelFunc) {
