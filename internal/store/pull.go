@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,7 +21,8 @@ import (
 // Phase is what a pull is doing.
 type Phase uint8
 
-// The phases. A pull may go through some of them, in this order.
+// The phases. A pull may go through some of them, in this order, but for Rereading,
+// which comes where a digest is known.
 const (
 	Waiting     Phase = iota // another process pulls the same model
 	Resolving                // asking the source what it has
@@ -28,11 +30,12 @@ const (
 	Copying                  // Done of Total bytes of a local file are copied
 	Unpacking                // Done of Total bytes of a package are unpacked
 	Verifying                // reading what has arrived
+	Rereading                // Done of Total bytes of what the store has are checked; the last phase where they are right
 )
 
 // String is the phase in a line for the user.
 func (p Phase) String() string {
-	return [...]string{"waiting for another pull", "resolving", "downloading", "copying", "unpacking", "verifying"}[p]
+	return [...]string{"waiting for another pull", "resolving", "downloading", "copying", "unpacking", "verifying", "checking what is here"}[p]
 }
 
 // Progress is how far a pull is. Total is 0 where nobody knows.
@@ -75,7 +78,8 @@ func CheckReference(reference, name string) error {
 //
 // When another process pulls the same reference, Pull waits and then finds most
 // of its work done. A cancelled Pull leaves a partial file, where the next one
-// goes on. report may be nil.
+// goes on. Content that the store has is read again and not fetched, unless its digest
+// is no longer right. report may be nil.
 func (p *Puller) Pull(ctx context.Context, reference, name string, report func(Progress)) (Model, error) {
 	r, err := parseRef(reference)
 	if err != nil {
@@ -148,11 +152,19 @@ func (p *pull) pullURL(ctx context.Context) error {
 		a.etag = have.Version
 	}
 	err = p.download(ctx, a)
-	if errors.Is(err, errUnchanged) {
+	if !errors.Is(err, errUnchanged) {
+		return err
+	}
+	right, err := p.intact(ctx, have)
+	if err != nil {
+		return err
+	}
+	if right {
 		p.model = have
 		return nil
 	}
-	return err
+	a.etag = ""
+	return p.download(ctx, a)
 }
 
 // download fetches a GGUF file and publishes it.
@@ -211,6 +223,9 @@ func (p *pull) copyFile(ctx context.Context, path, want string) error {
 	if err := checkDigest(path, p.model.SHA256, want); err != nil {
 		return err
 	}
+	if done, err := p.known(ctx, p.model.SHA256); done || err != nil {
+		return err
+	}
 	return p.publish(ctx, copied)
 }
 
@@ -264,7 +279,7 @@ func (p *pull) publish(ctx context.Context, path string) error {
 	return p.store.publish(ctx, path, p.model)
 }
 
-// known gives the content of that digest the model's name, if the store has it.
+// known gives the content of that digest the model's name, if the store has it whole.
 func (p *pull) known(ctx context.Context, digest string) (bool, error) {
 	if digest == "" {
 		return false, nil
@@ -273,17 +288,37 @@ func (p *pull) known(ctx context.Context, digest string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	for _, m := range models {
-		if m.SHA256 != digest || !p.store.complete(m) {
-			continue
-		}
-		if m.Name == p.model.Name {
-			p.model = m
-			return true, nil
-		}
-		return p.store.adopt(ctx, &p.model, m, p.now().UTC().Truncate(time.Second))
+	ours := slices.IndexFunc(models, func(m Model) bool { return m.SHA256 == digest && m.Name == p.model.Name })
+	some := slices.IndexFunc(models, func(m Model) bool { return m.SHA256 == digest })
+	if some < 0 {
+		return false, nil
 	}
-	return false, nil
+	if right, err := p.intact(ctx, models[some]); !right || err != nil {
+		return false, err
+	}
+	if ours >= 0 {
+		p.model = models[ours]
+		return true, nil
+	}
+	return p.store.adopt(ctx, &p.model, models[some], p.now().UTC().Truncate(time.Second))
+}
+
+// intact reads the file of a model of the store, and tells whether it has the digest
+// that it was published with.
+func (p *pull) intact(ctx context.Context, m Model) (bool, error) {
+	if !p.store.complete(m) {
+		return false, nil
+	}
+	in, err := os.Open(p.store.Path(m))
+	if err != nil {
+		return false, ignoreAbsent(err)
+	}
+	defer in.Close()
+	sum := sha256.New()
+	if _, err := p.copy(ctx, sum, in, Progress{Phase: Rereading, Total: m.Size, Fleeting: true}); err != nil {
+		return false, fmt.Errorf("check model %s: %w", m.Name, err)
+	}
+	return hex.EncodeToString(sum.Sum(nil)) == m.SHA256, nil
 }
 
 // adopt names content that the store has under another name. It reports false
