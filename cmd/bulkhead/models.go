@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -220,6 +221,7 @@ func openNamed(cmd *cobra.Command, model string) (m named, err error) {
 	if model == tracer.Name {
 		m = named{name: model, path: "built in", file: tracer.File()}
 		m.Description, err = store.Describe(m.file)
+		m.Licence = "Apache-2.0, as this program"
 		return m, err
 	}
 	s, err := openStore(cmd)
@@ -250,7 +252,8 @@ func (m named) layout() (kv.Layout, error) {
 func showRows(m named) [][]string {
 	rows := [][]string{
 		{"name", m.name},
-		{"title", m.Title},
+		{"title", cmp.Or(m.Title, "the file states none")},
+		{"licence", licences(m)},
 		{"architecture", m.Architecture},
 		{"parameters", fmt.Sprintf("%.1f M", float64(m.Parameters)/1e6)},
 		{"formats", formats(m)},
@@ -267,17 +270,19 @@ func showRows(m named) [][]string {
 		template = "yes"
 	}
 	rows = append(rows, []string{"chat template", template}, []string{"file", m.path})
-	licence := m.Licence
 	if m.entry.SHA256 != "" {
 		rows = append(rows, []string{"size", size(m.entry.Size)}, []string{"sha256", m.entry.SHA256}, []string{"source", m.entry.Source})
-		if m.entry.Licence != "" {
-			licence = m.entry.Licence
-		}
 	}
-	if licence == "" {
-		licence = "unknown"
+	return rows
+}
+
+// licences is what the source and the file state, in that order where they differ.
+func licences(m named) string {
+	source, file := m.entry.Licence, m.Licence
+	if source != "" && file != "" && !strings.EqualFold(source, file) {
+		return fmt.Sprintf("%s by its source, %s by the file", source, file)
 	}
-	return append(rows, []string{"licence", licence})
+	return cmp.Or(source, file, "unknown")
 }
 
 func formats(m named) string {

@@ -14,9 +14,9 @@ import (
 // state are 0.
 type Description struct {
 	Architecture  string
-	Title         string
-	Licence       string
-	ContextTokens int // positions it was made for
+	Title         string // general.name
+	Licence       string // general.license, or its name where that is "other"
+	ContextTokens int    // positions it was made for
 	Layers        int
 	Heads         int // query heads
 	KVHeads       int
@@ -47,6 +47,9 @@ func Describe(f *gguf.File) (Description, error) {
 	d := Description{Architecture: arch}
 	d.Title, _ = f.Metadata.String("general.name")
 	d.Licence, _ = f.Metadata.String("general.license")
+	if named, _ := f.Metadata.String("general.license.name"); d.Licence == "" || d.Licence == "other" {
+		d.Licence = cmp.Or(named, d.Licence)
+	}
 	d.HasTemplate = f.Metadata.Has("tokenizer.chat_template")
 	for _, n := range []struct {
 		key  string

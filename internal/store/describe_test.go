@@ -46,6 +46,18 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
+func TestDescribeNamesTheLicence(t *testing.T) {
+	for _, test := range []struct{ licence, name, want string }{
+		{"", "", ""}, {"mit", "", "mit"}, {"mit", "MIT License", "mit"}, {"other", "", "other"}, {"other", "llama3.2", "llama3.2"}, {"", "llama3.2", "llama3.2"},
+	} {
+		d, err := Describe(parseModel(t, []gguf.Pair{{Key: "general.architecture", Value: "llama"},
+			{Key: "general.license", Value: test.licence}, {Key: "general.license.name", Value: test.name}}, nil))
+		if err != nil || d.Licence != test.want {
+			t.Errorf("a file with licence %q and its name %q has %q, error %v; want %q", test.licence, test.name, d.Licence, err, test.want)
+		}
+	}
+}
+
 func TestDescribeRefusesNonsense(t *testing.T) {
 	tests := []struct {
 		pairs []gguf.Pair
