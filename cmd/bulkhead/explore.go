@@ -28,6 +28,9 @@ Without flags the set of worlds is explored that every change is tested with.
 --nightly has larger ones, for the better part of an hour on two cores.
 "bulkhead check ledger" holds what ran against the same machines.
 
+A transport is what it can do. Such are:
+
+%s
 Exit codes: 0 every world holds, 1 one does not, and its shortest story is told,
 3 inconclusive: a world was cut off. A 3 is never a pass.`
 
@@ -43,7 +46,7 @@ func newCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "explore every state of the transfer in small hostile worlds",
-		Long:  checkLong,
+		Long:  fmt.Sprintf(checkLong, transportList()),
 		Example: `  bulkhead check                              every world of the small set
   bulkhead check --transport one-sided        those with one kind of transport
   bulkhead check --world "crash of prefill"   one world, on each
@@ -66,12 +69,21 @@ func newCheck() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&e.nightly, "nightly", false, "explore the nightly set")
 	cmd.Flags().StringVar(&e.world, "world", "", "explore only worlds of this name")
-	cmd.Flags().StringVar(&e.transport, "transport", "", "explore only worlds with this transport")
+	cmd.Flags().StringVar(&e.transport, "transport", "", "explore only worlds with this transport, one of those above")
 	cmd.Flags().IntVar(&e.workers, "workers", 0, "goroutines that search (default: one a core)")
 	cmd.Flags().BoolVar(&e.list, "list", false, "list the worlds and explore none")
 	cmd.AddCommand(newCheckLedger())
 	addUnguarded(cmd, &e)
 	return cmd
+}
+
+// transportList is a line and its examples for each transport, as in docs/guards.md.
+func transportList() string {
+	var b strings.Builder
+	for _, t := range transfercheck.Transports() {
+		fmt.Fprintf(&b, "  %-11s %s\n  %-11s (%s)\n", t.Name, t.About, "", t.Like)
+	}
+	return b.String()
 }
 
 // worlds are those that the flags choose.
@@ -82,7 +94,7 @@ func (e exploration) worlds() ([]transfercheck.Config, error) {
 	}
 	var names, transports []string
 	for _, c := range all {
-		names, transports = append(names, c.Name), append(transports, c.Transport.Short)
+		names, transports = append(names, c.Name), append(transports, c.Transport.Name)
 	}
 	if err := known("world", e.world, names); err != nil {
 		return nil, err
@@ -91,7 +103,7 @@ func (e exploration) worlds() ([]transfercheck.Config, error) {
 		return nil, err
 	}
 	chosen := slices.DeleteFunc(all, func(c transfercheck.Config) bool {
-		return e.world != "" && c.Name != e.world || e.transport != "" && c.Transport.Short != e.transport
+		return e.world != "" && c.Name != e.world || e.transport != "" && c.Transport.Name != e.transport
 	})
 	if len(chosen) == 0 {
 		return nil, usageError{fmt.Errorf("there is no world %q on transport %q", e.world, e.transport)}
@@ -115,7 +127,7 @@ func known(what, name string, all []string) error {
 func listWorlds(out io.Writer, worlds []transfercheck.Config) error {
 	rows := [][]string{{"TRANSPORT", "WORLD", "SIZE", "CHECKED"}}
 	for _, c := range worlds {
-		rows = append(rows, []string{c.Transport.Short, c.Name, c.Size(), checked(c)})
+		rows = append(rows, []string{c.Transport.Name, c.Name, c.Size(), checked(c)})
 	}
 	return writeTable(out, rows)
 }
@@ -140,16 +152,16 @@ func explore(out io.Writer, worlds []transfercheck.Config, workers int) error {
 	}
 	var cut int
 	for i, c := range worlds {
-		watch := newWatch(fmt.Sprintf("%d of %d, %s, %s", i+1, len(worlds), c.Transport.Short, c.Name))
+		watch := newWatch(fmt.Sprintf("%d of %d, %s, %s", i+1, len(worlds), c.Transport.Name, c.Name))
 		r := transfercheck.Explore(c, modelcheck.Options{Workers: workers, Progress: watch.show})
 		watch.clear()
-		if _, err := fmt.Fprintf(out, format, c.Transport.Short, c.Name, checked(c), fmt.Sprint(r.States), fmt.Sprint(r.Transitions), fmt.Sprint(r.Depth),
+		if _, err := fmt.Fprintf(out, format, c.Transport.Name, c.Name, checked(c), fmt.Sprint(r.States), fmt.Sprint(r.Transitions), fmt.Sprint(r.Depth),
 			fmt.Sprintf("%.1f", time.Since(watch.begun).Seconds()), verdictOf(r)); err != nil {
 			return err
 		}
 		if r.Violation != nil {
 			_, err := fmt.Fprintf(out, "\n%s", transfercheck.Story(c, r.Violation))
-			return errors.Join(verdictError{fmt.Errorf("%s breaks in world %q on transport %s", transfercheck.PropertyOf(r.Violation), c.Name, c.Transport.Short), exitFailure}, err)
+			return errors.Join(verdictError{fmt.Errorf("%s breaks in world %q on transport %s", transfercheck.PropertyOf(r.Violation), c.Name, c.Transport.Name), exitFailure}, err)
 		}
 		if !r.Complete {
 			cut++
@@ -165,7 +177,7 @@ func explore(out io.Writer, worlds []transfercheck.Config, workers int) error {
 func worldFormat(worlds []transfercheck.Config) string {
 	transport, world := len("TRANSPORT"), len("WORLD")
 	for _, c := range worlds {
-		transport, world = max(transport, len(c.Transport.Short)), max(world, len(c.Name))
+		transport, world = max(transport, len(c.Transport.Name)), max(world, len(c.Name))
 	}
 	return fmt.Sprintf("%%-%ds  %%-%ds  %%-7s  %%10s  %%11s  %%5s  %%7s  %%s\n", transport, world)
 }

@@ -38,8 +38,8 @@ func leak(out io.Writer, e exploration, without []string) error {
 	var transports []transfercheck.Transport
 	var names []string
 	for _, t := range transfercheck.Transports() {
-		names = append(names, t.Short)
-		if e.transport == "" || e.transport == t.Short {
+		names = append(names, t.Name)
+		if e.transport == "" || e.transport == t.Name {
 			transports = append(transports, t)
 		}
 	}

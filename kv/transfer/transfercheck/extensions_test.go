@@ -99,7 +99,11 @@ func holdExtensions(t *testing.T, rows [][]string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	table := "| world | receiver places | one-sided | drain only |\n|---|---|---|---|\n"
+	table, rule := "| world |", "|---|"
+	for _, transport := range extensionTransports {
+		table, rule = table+" "+transport.Name+" |", rule+"---|"
+	}
+	table += "\n" + rule + "\n"
 	for _, row := range rows {
 		table += "| " + strings.Join(row, " | ") + " |\n"
 	}

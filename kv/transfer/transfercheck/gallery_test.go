@@ -206,7 +206,7 @@ func firstBreak(p Proof, says string) string {
 	if p.Fault != "" {
 		also += ", when " + p.Fault
 	}
-	return fmt.Sprintf("**What breaks first:** %s: %s. On %s%s:\n\n%s\n", p.Property, says, c.Transport.Name, also, numbered(c, v))
+	return fmt.Sprintf("**What breaks first:** %s: %s. On transport %s%s:\n\n%s\n", p.Property, says, c.Transport.Name, also, numbered(c, v))
 }
 
 // numbered tells a run and what it broke.
@@ -231,7 +231,7 @@ func shortestLeak(t *testing.T, g guard.Guard) string {
 		t.Errorf("no leak without %v in %q", missing, c.Name)
 		return ""
 	}
-	return fmt.Sprintf("**The leak:** without %s, on %s, in the world \"%s\":\n\n%s\n", inWords(names(missing), "and"), c.Transport.Name, c.Name, numbered(c, v))
+	return fmt.Sprintf("**The leak:** without %s, on transport %s, in the world \"%s\":\n\n%s\n", inWords(names(missing), "and"), c.Transport.Name, c.Name, numbered(c, v))
 }
 
 // leakWith chooses a leak for a guard: the smallest cut on record, then the one

@@ -19,7 +19,7 @@ func TestGuardsDocumentIsWhatIsFound(t *testing.T) {
 		t.Skip("made from searches that take a while")
 	}
 	path := filepath.Join("..", "..", "..", "docs", "guards.md")
-	want := guardsIntro + proofTable() + singlesTable(t) + cutTables(t) + hardwareTable() + storyList(t) + guardsLimits
+	want := guardsIntro + transportTable() + proofTable() + singlesTable(t) + cutTables(t) + hardwareTable() + storyList(t) + guardsLimits
 	if *rewrite {
 		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
@@ -42,9 +42,18 @@ machines and pool with a guard taken away, which only test code can do. Door sta
 ` + "`transfer.Hello.Takes`" + ` before there is a transfer, and so do the worlds. [SPEC.md](SPEC.md) has the protocol and the properties,
 [gallery.md](gallery.md) tells the leaks guard by guard.
 
-A transport is a capability here: mctcp, ofi and ucx in its name are transports of the field that it stands for, and this repository has shm and tcp.
-
 `
+
+// transportTable says once what the names of transports mean.
+func transportTable() string {
+	var b strings.Builder
+	b.WriteString("## Transports\n\nA transport is what it can do. These are the names here, in [SPEC.md](SPEC.md), in [gallery.md](gallery.md) and in `bulkhead check --transport`;\n" +
+		"mctcp, ofi and ucx are transports of the field, the others are this repository's.\n\n| transport | what it can do | such are |\n|---|---|---|\n")
+	for _, t := range Transports() {
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", t.Name, t.About, t.Like)
+	}
+	return b.String() + "\n"
+}
 
 // proofTable is one line a guard.
 func proofTable() string {
@@ -206,7 +215,7 @@ func storyList(t *testing.T) string {
 	b.WriteString("## 5. Stories\n\nEach is the shortest leak of its kind, as a script in `kv/transfer/transfercheck/testdata/stories`. With all guards it is impossible.\n\n")
 	for _, s := range stories() {
 		script := readScript(t, filepath.Join("testdata", "stories", s.name+".txt"))
-		fmt.Fprintf(&b, "**%s.** %s Without %s; %s.\n\n```\n%s\n```\n\n", s.name, s.about, joined(s.missing), s.transport.Name, strings.Join(script, "\n"))
+		fmt.Fprintf(&b, "**%s.** %s Without %s, on transport %s.\n\n```\n%s\n```\n\n", s.name, s.about, joined(s.missing), s.transport.Name, strings.Join(script, "\n"))
 	}
 	return b.String()
 }

@@ -23,8 +23,9 @@ import (
 
 // Transport is what a transport can do, as far as safety is concerned.
 type Transport struct {
-	Name   string
-	Short  string // for commands
+	Name   string // in commands and documents
+	About  string // what it can do, for docs/guards.md and the help of commands
+	Like   string // transports that are of this kind
 	Places bool   // the receiver decides about each write before it places bytes, and reports it
 	Fences bool   // a single transfer can be fenced at the target
 	Torn   bool   // body and tags of one write land separately, in either order
@@ -34,12 +35,18 @@ type Transport struct {
 
 // The transports that are told apart.
 var (
-	Receiver  = Transport{Name: "receiver places (mctcp, staged shm)", Short: "receiver", Places: true, Fences: true}
-	Stream    = Transport{Name: "receiver places, one stream (tcp)", Short: "stream", Places: true, Fences: true, Stream: true}
-	OneSided  = Transport{Name: "one-sided, fence per grant (ofi)", Short: "one-sided", Fences: true}
-	TornWrite = Transport{Name: "one-sided, body and tags apart", Short: "torn", Fences: true, Torn: true}
-	Poisoned  = Transport{Name: "one-sided, tags poisoned first and written last (direct shm)", Short: "poisoned", Fences: true, Torn: true, Poison: true}
-	DrainOnly = Transport{Name: "one-sided, drain only (ucx)", Short: "drain-only"}
+	Receiver = Transport{Name: "receiver", Places: true, Fences: true, Like: "our shm, and mctcp",
+		About: "the receiver decides about each write, places its bytes and reports it"}
+	Stream = Transport{Name: "stream", Places: true, Fences: true, Stream: true, Like: "our tcp",
+		About: "as receiver, and pages and messages arrive in the order in which they were sent"}
+	OneSided = Transport{Name: "one-sided", Fences: true, Like: "ofi",
+		About: "the sender writes into the receiver's pages; the receiver can fence one grant"}
+	TornWrite = Transport{Name: "torn", Fences: true, Torn: true, Like: "one-sided writes of body and tags that nothing orders",
+		About: "as one-sided, but a page's body and its tags land apart, in either order"}
+	Poisoned = Transport{Name: "poisoned", Fences: true, Torn: true, Poison: true, Like: "our shm dialled direct, which no command uses",
+		About: "as torn, but tags are made invalid first and written last"}
+	DrainOnly = Transport{Name: "drain-only", Like: "ucx",
+		About: "the sender writes into the receiver's pages; no single grant can be fenced, only drained"}
 )
 
 // Transports lists them.
