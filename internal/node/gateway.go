@@ -69,7 +69,7 @@ func RunGateway(ctx context.Context, o GatewayOptions) (err error) {
 	if err != nil {
 		return permanent{err}
 	}
-	record, err := openLedger(ctx, ledger.Config{Dir: o.Ledger, Node: o.File.Gateway.Name, Epoch: worker.RandomEpoch(), Log: o.Log})
+	record, err := openLedger(ctx, o.Drain, ledger.Config{Dir: o.Ledger, Node: o.File.Gateway.Name, Epoch: worker.RandomEpoch(), Log: o.Log})
 	if err != nil {
 		return err
 	}

@@ -39,8 +39,9 @@ const (
 // openLedger opens a ledger. That another process has it open is permanent: as long
 // as that one runs no new start of this one would succeed. So is a chain that was
 // tampered with: the next start must not seal it. A full disk is waited for:
-// the process takes no work meanwhile, and ending it would not make room.
-func openLedger(ctx context.Context, c ledger.Config) (*ledger.Ledger, error) {
+// the process takes no work meanwhile, and ending it would not make room. A drain ends
+// the wait: there is nothing to drain.
+func openLedger(ctx context.Context, drain <-chan struct{}, c ledger.Config) (*ledger.Ledger, error) {
 	for locked := time.Duration(0); ; {
 		l, err := ledger.Open(c)
 		wait := ledgerRetry
@@ -59,6 +60,8 @@ func openLedger(ctx context.Context, c ledger.Config) (*ledger.Ledger, error) {
 		}
 		select {
 		case <-time.After(wait):
+		case <-drain:
+			return nil, err
 		case <-ctx.Done():
 			return nil, err
 		}

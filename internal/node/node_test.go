@@ -12,7 +12,7 @@ import (
 // A process whose ledger was tampered with is not started again and again.
 func TestTamperedLedgerIsPermanent(t *testing.T) {
 	c := ledger.Config{Dir: t.TempDir(), Node: "d0", Epoch: 1, Log: quiet()}
-	record, err := openLedger(t.Context(), c)
+	record, err := openLedger(t.Context(), nil, c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func TestTamperedLedgerIsPermanent(t *testing.T) {
 	if err := os.WriteFile(segments[0], []byte(strings.Replace(string(text), "accepted", "finished", 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if l, err := openLedger(t.Context(), c); !Permanent(err) || !strings.Contains(err.Error(), "tampered") {
+	if l, err := openLedger(t.Context(), nil, c); !Permanent(err) || !strings.Contains(err.Error(), "tampered") {
 		t.Errorf("a changed ledger opens as %v with %v, want a permanent error that names tampering", l, err)
 	}
 }

@@ -68,12 +68,17 @@ func TestLeftoversAreSwept(t *testing.T) {
 // A ledger that another process has open is not worth a restart.
 func TestOpenLedgerIsPermanentlyRefused(t *testing.T) {
 	config := ledger.Config{Dir: t.TempDir(), Node: "p0", Epoch: 1, Log: quiet()}
-	l, err := openLedger(t.Context(), config)
+	l, err := openLedger(t.Context(), nil, config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = l.Close() }() // the second one's refusal is looked at
-	if _, err := openLedger(t.Context(), config); !Permanent(err) || !strings.Contains(err.Error(), "another process has it open") {
+	drain := make(chan struct{})
+	close(drain)
+	if _, err := openLedger(t.Context(), drain, config); err == nil || Permanent(err) {
+		t.Errorf("a process that is to end gets %v, want that it waits no longer", err)
+	}
+	if _, err := openLedger(t.Context(), nil, config); !Permanent(err) || !strings.Contains(err.Error(), "another process has it open") {
 		t.Errorf("a ledger that is open gives %v, want a permanent error", err)
 	}
 }

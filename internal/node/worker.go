@@ -70,7 +70,7 @@ func RunWorker(ctx context.Context, o WorkerOptions) (err error) {
 	if epoch == 0 {
 		epoch = worker.RandomEpoch()
 	}
-	record, err := openLedger(ctx, ledger.Config{Dir: o.Ledger, Node: o.Name, Epoch: epoch, Log: o.Log})
+	record, err := openLedger(ctx, o.Drain, ledger.Config{Dir: o.Ledger, Node: o.Name, Epoch: epoch, Log: o.Log})
 	if err != nil {
 		return err
 	}
