@@ -20,6 +20,8 @@ const (
 	// joinTicks is how long a grant waits for its job, and a job for its grant. No
 	// page is held meanwhile.
 	joinTicks = 50
+	// rejectedTicks is the least time between two lines about refused links.
+	rejectedTicks = 50
 	// grantsWaitingMax bounds grants that came before their jobs.
 	grantsWaitingMax = 1024
 )
@@ -40,6 +42,9 @@ type Prefill struct {
 	waiting map[kv.TransferID]*early
 	now     int                    // ticks
 	pending []transfer.SourceEvent // the one being stepped first
+
+	rejected   int // links refused since the log said so
+	quietUntil int // tick
 }
 
 // prompt is a job at the prefill worker.
@@ -240,10 +245,21 @@ func (p *Prefill) onTransport(e transport.Event) {
 	case transport.Written:
 		p.written(transfer.Written{X: e.X, Block: e.Block, OK: e.OK, Refused: e.Dropped})
 	case transport.Rejected:
-		p.Log.Warn("incoming link is refused", "error", e.Err)
+		p.logRejected(e.Err)
 	case transport.Landed, transport.Refused, transport.Fenced:
 		p.Log.Warn("a source got an event of a target", "kind", e.Kind)
 	}
+}
+
+// logRejected says that a connection came in that did not become a link. Anybody can
+// make many, so one line stands for all of rejectedTicks.
+func (p *Prefill) logRejected(err error) {
+	p.rejected++
+	if p.now < p.quietUntil {
+		return
+	}
+	p.Log.Warn("incoming link is refused", "error", err, "refused_since_the_last_line", p.rejected)
+	p.rejected, p.quietUntil = 0, p.now+rejectedTicks
 }
 
 func (p *Prefill) written(w transfer.Written) {

@@ -46,3 +46,17 @@ func TestLevelsOfLinkLines(t *testing.T) {
 		}
 	}
 }
+
+// Whoever can connect can be refused as often as it likes.
+func TestRefusedLinksDoNotFloodTheLog(t *testing.T) {
+	var out bytes.Buffer
+	p := &Prefill{base: &base{Config: Config{Log: slog.New(slog.NewTextHandler(&out, nil))}}}
+	for range 1000 {
+		p.logRejected(transport.ErrProtocol)
+	}
+	p.now += rejectedTicks
+	p.logRejected(transport.ErrProtocol)
+	if lines := strings.Count(out.String(), "\n"); lines != 2 || !strings.Contains(out.String(), "refused_since_the_last_line=1000") {
+		t.Errorf("1001 refusals in two spans of time give %d lines, want 2, the second with 1000: %s", lines, &out)
+	}
+}

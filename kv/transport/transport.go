@@ -99,7 +99,7 @@ const (
 	// Down is a link's last event; Err says why it ended, nil after Close.
 	Down
 	// Rejected carries Err: a connection came in that didn't become a link. Link
-	// is nil.
+	// is nil. Those of a flood may have none.
 	Rejected
 )
 

@@ -3,23 +3,27 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"time"
 
 	"github.com/bulkhead-kv/bulkhead/kv/transport"
+	"github.com/bulkhead-kv/bulkhead/kv/transport/lobby"
 )
 
-// greetingsMax bounds the connections that are being greeted at one time; more
-// wait in the listener's backlog.
-const greetingsMax = 64
+// rejectedMax bounds the rejections that wait to be taken.
+const rejectedMax = 64
 
 // Listener greets the connections that come in. Those that become links report
-// themselves; for the others it reports Rejected.
+// themselves; for the others it reports Rejected. The newest connection is always
+// greeted: of those that are, the oldest is closed for it when they are many.
 type Listener struct {
 	config   transport.Config
 	listener net.Listener
 	greet    func(context.Context, net.Conn) error
+	greeting *lobby.Lobby
+	rejected chan error
 	cancel   context.CancelFunc
 	running  sync.WaitGroup
 }
@@ -28,8 +32,10 @@ type Listener struct {
 // makes a link of a connection; when it can't, the connection is closed for it.
 func Listen(listener net.Listener, config transport.Config, greet func(context.Context, net.Conn) error) *Listener {
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &Listener{config: config, listener: listener, greet: greet, cancel: cancel}
+	l := &Listener{config: config, listener: listener, greet: greet, greeting: lobby.New(lobby.PlacesMax, lobby.StayMin),
+		rejected: make(chan error, rejectedMax), cancel: cancel}
 	l.running.Go(func() { l.accept(ctx) })
+	l.running.Go(func() { l.report(ctx) })
 	return l
 }
 
@@ -46,7 +52,6 @@ func (l *Listener) Close() error {
 }
 
 func (l *Listener) accept(ctx context.Context) {
-	places := make(chan struct{}, greetingsMax)
 	for {
 		conn, err := l.listener.Accept()
 		if ctx.Err() != nil {
@@ -56,15 +61,16 @@ func (l *Listener) accept(ctx context.Context) {
 			return
 		}
 		if err != nil {
-			l.reject(ctx, err)
+			l.reject(err)
 			pause(ctx)
 			continue
 		}
-		places <- struct{}{}
-		l.running.Go(func() {
-			l.receive(ctx, conn)
-			<-places
-		})
+		guest, err := l.greeting.Enter(ctx, conn)
+		if err != nil {
+			_ = conn.Close() // we are closing
+			return
+		}
+		l.running.Go(func() { l.receive(ctx, conn, guest) })
 	}
 }
 
@@ -79,19 +85,41 @@ func pause(ctx context.Context) {
 	}
 }
 
-func (l *Listener) receive(ctx context.Context, conn net.Conn) {
+func (l *Listener) receive(ctx context.Context, conn net.Conn, guest *lobby.Guest) {
 	greeting, cancel := context.WithTimeout(ctx, l.config.HelloTimeout)
 	defer cancel()
-	if err := l.greet(greeting, conn); err != nil {
-		l.reject(ctx, errors.Join(err, conn.Close()))
+	err := l.greet(greeting, conn)
+	switch away := guest.Leave(); {
+	case err == nil:
+	case away != nil:
+		l.reject(fmt.Errorf("greet %v: %w", conn.RemoteAddr(), away))
+	default:
+		l.reject(errors.Join(err, conn.Close()))
 	}
 }
 
-// reject reports a connection that didn't become a link. When the listener is
-// being closed nobody is interested any more.
-func (l *Listener) reject(ctx context.Context, err error) {
+// reject notes that a connection didn't become a link. Of a flood of them only as
+// many are reported as the taker of the events keeps up with.
+func (l *Listener) reject(err error) {
 	select {
-	case l.config.Events <- transport.Event{Kind: transport.Rejected, Err: err}:
-	case <-ctx.Done():
+	case l.rejected <- err:
+	default:
+	}
+}
+
+// report hands rejections over. When the listener is being closed nobody is
+// interested any more.
+func (l *Listener) report(ctx context.Context) {
+	for {
+		select {
+		case err := <-l.rejected:
+			select {
+			case l.config.Events <- transport.Event{Kind: transport.Rejected, Err: err}:
+			case <-ctx.Done():
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
 	}
 }
