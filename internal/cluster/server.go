@@ -13,7 +13,6 @@ import (
 
 	pb "github.com/bulkhead-kv/bulkhead/internal/cluster/clusterpb"
 	"github.com/bulkhead-kv/bulkhead/internal/fault"
-	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
@@ -22,7 +21,7 @@ import (
 
 // Bounds of a server's connections and timings of its watch.
 const (
-	connectionsMax   = 64
+	connectionsMax   = 64 // of known peers
 	handshakeMax     = 5 * time.Second
 	pingEvery        = time.Second // the shortest that gRPC allows
 	pingAnswerMax    = 2 * time.Second
@@ -98,7 +97,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		return errors.Join(fmt.Errorf("serve control on %s: %w", ln.Addr(), err), ln.Close())
 	}
 	g := grpc.NewServer(
-		grpc.Creds(creds),
+		grpc.Creds(welcoming{creds}),
 		grpc.MaxRecvMsgSize(JobBytesMax),
 		grpc.MaxSendMsgSize(EventBytesMax),
 		grpc.MaxConcurrentStreams(uint32(s.config.JobsMax)+16), // and some watches
@@ -111,7 +110,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	pb.RegisterWorkerServer(g, s)
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() { g.Stop(); close(stopped) })
-	err = g.Serve(netutil.LimitListener(ln, connectionsMax))
+	err = g.Serve(newDoor(ln))
 	if stop() { // the listener failed
 		g.Stop()
 	} else {
