@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 )
 
 // Role is what a node may do. It is part of the certificate's name.
@@ -119,7 +120,9 @@ type loaded struct {
 	roots    *x509.CertPool
 }
 
-// Load reads a node's files and checks that they belong together.
+// Load reads a node's files and checks that they belong together: that the key is the
+// certificate's, that an authority in the files has signed it, and that all dates hold
+// now. The error names the file.
 func Load(f Files) (*Material, error) {
 	m := &Material{files: f}
 	m.follower = NewFollower([]string{f.CA, f.Cert, f.Key}, m.Reload)
@@ -134,8 +137,7 @@ func Load(f Files) (*Material, error) {
 
 // Follow reads the files again whenever they have changed, until ctx ends.
 // Connections are made with what they hold then; those that stand stay. Files that
-// can't be read, or are another node's, change nothing: the log has one line and
-// failed is called, once for each change.
+// Load would refuse, or that are another node's, change nothing: see Follower.Run.
 func (m *Material) Follow(ctx context.Context, log *slog.Logger, failed func()) {
 	m.follower.Run(ctx, log, failed)
 }
@@ -162,18 +164,18 @@ func (f Files) load() (*loaded, error) {
 	if err := privateFile(f.Key); err != nil {
 		return nil, err
 	}
-	pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+	pair, err := loadPair(f.Cert, f.Key)
 	if err != nil {
-		return nil, fmt.Errorf("load certificate %s with key %s: %w", f.Cert, f.Key, err)
-	}
-	if pair.Leaf == nil {
-		return nil, fmt.Errorf("load certificate %s: no certificate in it", f.Cert)
+		return nil, err
 	}
 	id, err := Of(pair.Leaf)
+	if err == nil {
+		err = checkChain(pair, roots, f.CA, time.Now())
+	}
 	if err != nil {
 		return nil, fmt.Errorf("load certificate %s: %w", f.Cert, err)
 	}
-	return &loaded{id, pair, roots}, nil
+	return &loaded{id, *pair, roots}, nil
 }
 
 // Identity is the node that the material belongs to.

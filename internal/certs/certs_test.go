@@ -180,6 +180,15 @@ func TestLoadRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	one, two := issued("one"), issued("two")
+	at := func(name string, now time.Time) Files {
+		f, err := a.Issue(Identity{Prefill, name}, nil, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	issue(t, filepath.Join(dir, "other"), Identity{Prefill, "foreign"})
+	foreign := NodeFiles(filepath.Join(dir, "other"), "foreign")
 	for _, tc := range []struct {
 		name  string
 		files Files
@@ -190,6 +199,9 @@ func TestLoadRefuses(t *testing.T) {
 		{"missing certificate", Files{one.CA, filepath.Join(dir, "none.pem"), one.Key}, "no such file"},
 		{"missing authority", Files{filepath.Join(dir, "none.pem"), one.Cert, one.Key}, "no such file"},
 		{"authority's file is a key", Files{one.Key, one.Cert, one.Key}, "no certificate in it"},
+		{"expired", at("old", time.Now().Add(-2*NodeLife)), "old.pem: it has ended: it was valid until "},
+		{"not yet valid", at("new", time.Now().Add(NodeLife)), "new.pem: it is not valid before "},
+		{"of another authority", Files{one.CA, foreign.Cert, foreign.Key}, "no authority in " + one.CA + " that is valid now has signed it"},
 		{"no node name", Files{one.CA, filepath.Join(dir, "ca.pem"), filepath.Join(dir, "ca-key.pem")}, "has 0 names"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -197,6 +209,55 @@ func TestLoadRefuses(t *testing.T) {
 				t.Fatalf("error must say %q: %v", tc.want, err)
 			}
 		})
+	}
+}
+
+// The API's certificate may be of any authority.
+func TestLoadPublicRefuses(t *testing.T) {
+	dir := t.TempDir()
+	a, _, err := OpenAuthority(dir, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := a.Issue(Identity{Gateway, "public"}, nil, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name string
+		key  string
+		now  time.Time
+		want string // empty: it is taken
+	}{
+		{"today", f.Key, time.Now(), ""},
+		{"too late", f.Key, time.Now().Add(2 * NodeLife), "it has ended"},
+		{"too early", f.Key, time.Now().Add(-time.Hour), "it is not valid before"},
+		{"another key", filepath.Join(dir, "ca-key.pem"), time.Now(), "does not match"},
+	} {
+		pair, err := LoadPublic(f.Cert, tc.key, tc.now)
+		if tc.want == "" && (err != nil || pair == nil) || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+			t.Errorf("%s: error %v, want %q", tc.name, err, tc.want)
+		}
+	}
+}
+
+// A chain is as good as its worst part, and an error is the same at each look.
+func TestAnAuthorityThatHasEndedIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	a, _, err := OpenAuthority(dir, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := issue(t, dir, Identity{Prefill, "p1"})
+	now := m.now.Load()
+	leaf := *now.pair.Leaf
+	leaf.NotAfter = a.cert.NotAfter.Add(time.Hour) // only the copy that dates are read from
+	pair := now.pair
+	pair.Leaf = &leaf
+	err = checkChain(&pair, now.roots, "ca.pem", a.cert.NotAfter.Add(time.Minute))
+	again := checkChain(&pair, now.roots, "ca.pem", a.cert.NotAfter.Add(2*time.Minute))
+	if err == nil || again == nil || err.Error() != again.Error() || !strings.Contains(err.Error(), "its chain to ca.pem: it has ended") {
+		t.Errorf("under an authority that has ended the errors are %v and, later, %v", err, again)
 	}
 }
 

@@ -18,6 +18,7 @@ type Follower struct {
 	reload func() error
 	tried  []fs.FileInfo // as they were when they were read last
 	seen   []fs.FileInfo // as they were at the last look
+	reason string        // why what was read last is not in use; empty if it is
 }
 
 // NewFollower takes the files as they are now for read: it is to be made before they
@@ -28,8 +29,9 @@ func NewFollower(paths []string, reload func() error) *Follower {
 	return &Follower{paths: paths, reload: reload, tried: now, seen: now}
 }
 
-// Run looks at the files until ctx ends. For a change that can't be read the log has
-// one line and failed is called once.
+// Run looks at the files until ctx ends. What reload refuses is read again at each
+// look: a certificate may only have to become valid. failed is called once for each
+// change that is refused, and the log has a line for each new reason.
 func (f *Follower) Run(ctx context.Context, log *slog.Logger, failed func()) {
 	ticker := time.NewTicker(FollowInterval)
 	defer ticker.Stop()
@@ -47,18 +49,26 @@ func (f *Follower) Run(ctx context.Context, log *slog.Logger, failed func()) {
 // next: a certificate and its key are replaced one after the other.
 func (f *Follower) poll(log *slog.Logger, failed func()) {
 	now := look(f.paths)
-	settled := slices.EqualFunc(now, f.seen, sameFile)
+	settled, changed := slices.EqualFunc(now, f.seen, sameFile), !slices.EqualFunc(now, f.tried, sameFile)
 	f.seen = now
-	if !settled || slices.EqualFunc(now, f.tried, sameFile) {
+	if !settled || !changed && f.reason == "" {
 		return
 	}
 	f.tried = now
-	if err := f.reload(); err != nil {
-		failed()
-		log.Error("certificate not loaded, the last good one stays", "error", err)
+	err := f.reload()
+	if err == nil {
+		f.reason = ""
+		log.Info("certificate is loaded again", "files", f.paths)
 		return
 	}
-	log.Info("certificate is loaded again", "files", f.paths)
+	news := err.Error() != f.reason
+	f.reason = err.Error()
+	if changed || news {
+		failed()
+	}
+	if news {
+		log.Error("certificate not loaded, the last good one stays", "error", err)
+	}
 }
 
 // look gives the state of files, nil for one that isn't there.

@@ -35,6 +35,18 @@ func (f *followed) polls() {
 	}
 }
 
+// issueAt replaces the node's files by those that would be made at another time.
+func (f *followed) issueAt(now time.Time) {
+	f.t.Helper()
+	a, _, err := OpenAuthority(f.dir, time.Now())
+	if err == nil {
+		_, err = a.Issue(f.material.Identity(), nil, now)
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
 // serial tells one certificate from another.
 func serial(m *Material) string { return m.now.Load().pair.Leaf.SerialNumber.String() }
 
@@ -114,6 +126,16 @@ func TestAFileThatCannotBeReadChangesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
+		"it has ended":        func(t *testing.T, f *followed) { f.issueAt(time.Now().Add(-2 * NodeLife)) },
+		"it is not valid yet": func(t *testing.T, f *followed) { f.issueAt(time.Now().Add(NodeLife)) },
+		"it is of another authority": func(t *testing.T, f *followed) {
+			other := issue(t, t.TempDir(), f.material.Identity())
+			for from, to := range map[string]string{other.files.Key: f.material.files.Key, other.files.Cert: f.material.files.Cert} {
+				if err := os.Rename(from, to); err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
 		"others can read the key": func(t *testing.T, f *followed) {
 			if err := os.Chmod(f.material.files.Key, 0o644); err != nil {
 				t.Fatal(err)
@@ -163,6 +185,45 @@ func TestHalfAChangeIsNotRead(t *testing.T) {
 	if f.failures != 0 || serial(f.material) != serial(renewed) {
 		t.Errorf("%d failures while the files were being replaced, log: %s", f.failures, &f.log)
 	}
+}
+
+// A change that is refused for the same reason is counted and not said again.
+func TestAReasonIsSaidOnce(t *testing.T) {
+	f := follow(t, t.TempDir(), Identity{Prefill, "p1"})
+	for i, spoilt := range []string{"garbage", "more of it", "and more"} {
+		if err := os.WriteFile(f.material.files.Cert, []byte(spoilt), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f.polls()
+		if lines := strings.Count(f.log.String(), "level=ERROR"); lines != 1 || f.failures != i+1 {
+			t.Errorf("%d changes for one reason give %d lines and %d failures, want 1 line: %s", i+1, lines, f.failures, &f.log)
+		}
+	}
+	if err := os.Remove(f.material.files.Cert); err != nil {
+		t.Fatal(err)
+	}
+	f.polls()
+	if lines := strings.Count(f.log.String(), "level=ERROR"); lines != 2 {
+		t.Errorf("a second reason gives %d lines in all, want 2: %s", lines, &f.log)
+	}
+}
+
+// A certificate for tomorrow is taken tomorrow, though its file does not change.
+func TestACertificateBecomesValid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := follow(t, t.TempDir(), Identity{Prefill, "p1"})
+		before := serial(f.material)
+		f.issueAt(time.Now().Add(24 * time.Hour))
+		f.polls()
+		if serial(f.material) != before || f.failures != 1 {
+			t.Fatalf("a certificate for tomorrow is in use: %v, %d failures", serial(f.material) != before, f.failures)
+		}
+		time.Sleep(24 * time.Hour)
+		f.polls()
+		if serial(f.material) == before || f.failures != 1 || !strings.Contains(f.log.String(), "level=INFO") {
+			t.Errorf("the next day it is in use: %v, %d failures: %s", serial(f.material) != before, f.failures, &f.log)
+		}
+	})
 }
 
 // Nobody has to ask for it: a running node takes its new certificate.

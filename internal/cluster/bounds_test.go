@@ -28,7 +28,17 @@ func TestOnlyTheGatewayGetsIn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files.CA = c.file.TLS.CA // trusts the cluster, is not trusted by it
+	var both []byte // trusts the cluster, is not trusted by it
+	for _, ca := range []string{files.CA, c.file.TLS.CA} {
+		pem, err := os.ReadFile(ca)
+		if err != nil {
+			t.Fatal(err)
+		}
+		both = append(both, pem...)
+	}
+	if err := os.WriteFile(files.CA, both, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	stranger, err := certs.Load(files)
 	if err != nil {
 		t.Fatal(err)

@@ -108,7 +108,7 @@ type Status struct {
 	Draining         bool
 	LedgerFailed     bool // jobs are refused until the ledger can be written
 	// CertificateFailures counts new files of its certificate, since its start, that
-	// the worker could not read: it goes on with the old one.
+	// the worker could not use: it goes on with the old one.
 	CertificateFailures int
 	// Refused counts pages, since its start, that the worker's gate refused, by reason;
 	// nil at a prefill worker, which has no gate. At most reasonsMax reasons.

@@ -208,11 +208,11 @@ func publicTLS(t *cluster.PublicTLS) (config *tls.Config, follow func(context.Co
 	}
 	var pair atomic.Pointer[tls.Certificate]
 	load := func() error {
-		fresh, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+		fresh, err := certs.LoadPublic(t.Cert, t.Key, time.Now())
 		if err != nil {
-			return fmt.Errorf("gateway: public certificate: %w", err)
+			return fmt.Errorf("gateway: public: %w", err)
 		}
-		pair.Store(&fresh)
+		pair.Store(fresh)
 		return nil
 	}
 	follower := certs.NewFollower([]string{t.Cert, t.Key}, load)
