@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 
@@ -51,6 +52,29 @@ func TestAdminRoutesAreTheOperators(t *testing.T) {
 		t.Errorf("at its end it returns %v", err)
 	}
 	b.client.CloseIdleConnections()
+}
+
+// An operator whose change to the tenants has no effect can see it.
+func TestABrokenTenantsFileIsAMetric(t *testing.T) {
+	b := newBench(t, setup{})
+	good, err := os.ReadFile(b.tenants)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		name, data, want string
+	}{{"at first", string(good), "0"}, {"broken", "{", "1"}, {"mended", string(good), "0"}} {
+		if err := os.WriteFile(b.tenants, []byte(step.data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_ = b.folder.Poll() // the metric says whether that failed
+		if got := b.metric("bulkhead_tenants_file_failed"); got != step.want {
+			t.Errorf("%s: the metric is %q, want %s", step.name, got, step.want)
+		}
+		if got := b.metric("bulkhead_tenants"); got != "2" {
+			t.Errorf("%s: %s tenants are known, want 2", step.name, got)
+		}
+	}
 }
 
 // What a worker counts since its start is a counter here that outlives the worker.

@@ -77,6 +77,8 @@ type Text interface {
 type Tenants interface {
 	Authenticate(key string, now time.Time) (*tenant.Tenant, error)
 	Count() int
+	// Err is why a change of the tenants is not in effect.
+	Err() error
 }
 
 // Ledger keeps the record of requests. An error of Err stops admission.

@@ -28,6 +28,7 @@ func (g *Gateway) refreshGauges() {
 	set.Set(metrics.Ready, number(ready))
 	set.Set(metrics.LedgerFailed, number(g.parts.Ledger.Err() != nil))
 	set.Set(metrics.TenantsKnown, float64(g.parts.Tenants.Count()))
+	set.Set(metrics.TenantsFailed, number(g.parts.Tenants.Err() != nil))
 	age, ok := g.health.age()
 	if !ok {
 		age = -1e9 // one second before: "never"

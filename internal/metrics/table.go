@@ -26,6 +26,7 @@ const (
 	LastTransfer        Name = "bulkhead_last_transfer_age_seconds"
 	LedgerFailed        Name = "bulkhead_ledger_failed"
 	TenantsKnown        Name = "bulkhead_tenants"
+	TenantsFailed       Name = "bulkhead_tenants_file_failed"
 	QuotaExpired        Name = "bulkhead_quota_expired_total"
 	CertificateFailures Name = "bulkhead_certificate_failures_total"
 )
@@ -86,6 +87,7 @@ func Rows() []Row {
 		{LastTransfer, "seconds", Gauge, "Age of the last transfer that a pair carried and both workers agreed on; -1 before the first.", nil, nil},
 		{LedgerFailed, "1", Gauge, "1 while the ledger can't be written, which stops admission.", nil, nil},
 		{TenantsKnown, "1", Gauge, "Tenants in the tenants file.", nil, nil},
+		{TenantsFailed, "1", Gauge, "1 while the tenants file can't be loaded: the tenants of the last good one stay, and no change to it takes effect.", nil, nil},
 		{QuotaExpired, "1", Counter, "Quota reservations that ended by their time instead of being settled.", nil, nil},
 		{CertificateFailures, "1", Counter, "New certificates that could not be used, so that the old one stays: they can't be read, aren't valid now, or no authority has signed them; node is the gateway's among the nodes, public that of the API.", []string{"certificate"}, nil},
 		{WorkerUp, "1", Gauge, "1 if the worker is connected and speaks.", worker, nil},

@@ -43,6 +43,7 @@ type Directory struct {
 	tenants map[string]*Tenant
 	secrets map[string]hexBytes
 	keys    map[[sha256.Size]byte]entry
+	failure error // of the last Poll; protected by mu
 }
 
 type entry struct {
@@ -59,30 +60,48 @@ func Open(path string, log *slog.Logger) (*Directory, error) {
 }
 
 // Run follows the file until ctx ends. A file that is gone or can't be read or
-// parsed changes nothing: the tenants of the last good one stay, and the log says so.
+// parsed changes nothing: the tenants of the last good one stay. The log has a line
+// for each new reason and one when the file is loaded again; meanwhile Err says why.
 func (d *Directory) Run(ctx context.Context, interval time.Duration) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	failing := false
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
+			d.look()
 		}
-		err := d.Poll()
-		if err != nil && !failing {
-			d.log.Error("tenants file not loaded, the last good one stays", "error", err)
-		}
-		if err == nil && failing {
-			d.log.Warn("tenants file is loaded again", "tenants", d.Count())
-		}
-		failing = err != nil
 	}
+}
+
+func (d *Directory) look() {
+	before, err := d.Err(), d.Poll()
+	switch {
+	case err == nil && before != nil:
+		d.log.Warn("tenants file is loaded again", "tenants", d.Count())
+	case err != nil && (before == nil || err.Error() != before.Error()):
+		d.log.Error("tenants file not loaded, the last good one stays", "error", err)
+	}
+}
+
+// Err is why the file as Poll last found it isn't in use, nil if it is.
+func (d *Directory) Err() error {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.failure
 }
 
 // Poll loads the file if it isn't the one that was loaded last.
 func (d *Directory) Poll() error {
+	err := d.poll()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.failure = err
+	return err
+}
+
+func (d *Directory) poll() error {
 	info, err := os.Stat(d.path)
 	if err != nil {
 		return err

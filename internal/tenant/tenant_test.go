@@ -217,6 +217,57 @@ func TestVanishedFileLeavesTenants(t *testing.T) {
 	}
 }
 
+// Each mistake that is made in a running server's file is said, and said once.
+func TestEachNewMistakeIsLogged(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tenants.json")
+	mustAdd(t, path, "ada")
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	d, err := Open(path, slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		name   string
+		data   string
+		want   string // in the one new line; empty: there is none
+		failed bool
+	}{
+		{"nothing", string(good), "", false},
+		{"no JSON", "x", "not a tenants file (at byte 0 of 1)", true},
+		{"still no JSON", "y", "", true},
+		{"another version", `{"version":7,"tenants":[]}`, "has version 7, this program reads 1", true},
+		{"no JSON again", "z", "not a tenants file (at byte 0 of 1)", true},
+		{"it is mended", string(good), "tenants file is loaded again", false},
+		{"no JSON once more", "x", "not a tenants file (at byte 0 of 1)", true},
+	} {
+		next := path + ".next"
+		if err := os.WriteFile(next, []byte(step.data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(next, path); err != nil {
+			t.Fatal(err)
+		}
+		before := log.Len()
+		d.look()
+		d.look()
+		said := log.String()[before:]
+		lines := 1
+		if step.want == "" {
+			lines = 0
+		}
+		if strings.Count(said, "\n") != lines || !strings.Contains(said, step.want) {
+			t.Errorf("%s: the log says %q, want %d lines with %q", step.name, said, lines, step.want)
+		}
+		if failed := d.Err() != nil; failed != step.failed {
+			t.Errorf("%s: the directory's error is %v, want one: %v", step.name, d.Err(), step.failed)
+		}
+	}
+}
+
 // logLines receives a log.
 type logLines chan string
 
