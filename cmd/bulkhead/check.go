@@ -83,7 +83,8 @@ func newCheckLedger() *cobra.Command {
 	return cmd
 }
 
-// ledgerFolders finds the ledgers at the paths, or those of the data folder.
+// ledgerFolders finds the ledgers at the paths, or those of the data folder. A path that
+// is no folder, such as the lock beside the ledgers, is passed over and named.
 func ledgerFolders(cmd *cobra.Command, paths []string) (all []string, err error) {
 	if len(paths) == 0 {
 		home, err := homeOf(cmd)
@@ -98,13 +99,17 @@ func ledgerFolders(cmd *cobra.Command, paths []string) (all []string, err error)
 		case errors.Is(err, os.ErrNotExist):
 			return nil, inconclusive("%s does not exist: name a ledger's folder", path)
 		case errors.Is(err, unix.ENOTDIR):
-			return nil, inconclusive("%s is not a folder: name a ledger's folder", path)
+			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "%s is not a folder, so no ledger: passed over\n", path)
+			continue
 		case err != nil:
 			return nil, err
 		case len(folders) == 0:
 			return nil, inconclusive("%s holds no ledger", path)
 		}
 		all = append(all, folders...)
+	}
+	if len(all) == 0 {
+		return nil, inconclusive("no ledger is named: name a ledger's folder")
 	}
 	return all, nil
 }
@@ -167,9 +172,13 @@ func remarksOn(r conform.Report) (remarks []string) {
 		remarks = append(remarks, fmt.Sprintf("%s:%d: the chain breaks: %v", r.Broken.Path, r.Broken.Line, r.Broken.Err))
 	}
 	if r.Chain.Torn {
-		remarks = append(remarks, r.Dir+": the last line is half there: a writer is at it, or was killed; all before it was checked")
+		remarks = append(remarks, tornRemark(r.Dir))
 	}
 	return remarks
+}
+
+func tornRemark(dir string) string {
+	return dir + ": the last line is half there: a writer is at it, or was killed; all before it was checked"
 }
 
 func printChecksJSON(out io.Writer, reports []conform.Report, together conform.Lockstep) error {

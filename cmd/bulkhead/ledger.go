@@ -33,10 +33,12 @@ func newLedger() *cobra.Command {
 const verifyLong = `Verify the chain of hashes of each ledger, and print its head. Whoever changes,
 drops, adds or moves a line breaks the chain, but cutting off its end leaves it
 whole: keep a head elsewhere, and give it as --head later, to see that the chain
-still leads through it.
+still leads through it. Half a line at the end of the newest segment, which a killed
+writer leaves, is said and is no fault.
 
 PATH is a ledger's folder or a folder of ledgers (default: those of the data
-folder). Exit codes: 0 intact, 1 broken, 3 nothing to verify.`
+folder). Exit codes: 0 intact, 1 broken, 3 nothing to verify: no ledger, one without
+entries, or a newest segment without its header.`
 
 func newLedgerVerify() *cobra.Command {
 	cmd := &cobra.Command{
@@ -67,22 +69,51 @@ func newLedgerVerify() *cobra.Command {
 func printChains(out io.Writer, folders []string) error {
 	rows := [][]string{{"LEDGER", "SEGMENTS", "ENTRIES", "FIRST", "LAST", "VERDICT", "HEAD"}}
 	var broken []error
+	var nothing []string
 	for _, dir := range folders {
 		r, err := ledger.Visit(dir, func(ledger.Entry, ledger.Place) bool { return true })
 		if err != nil && !errors.As(err, new(*ledger.BadEntry)) {
 			return err
 		}
 		verdict := "intact"
-		if err != nil {
+		switch lack := lacks(r); {
+		case err != nil:
 			verdict = "BROKEN"
 			broken = append(broken, err)
+		case lack != "":
+			verdict = "NOTHING"
+			nothing = append(nothing, dir+" "+lack)
+		case r.Torn:
+			verdict = "intact, torn end"
 		}
 		rows = append(rows, []string{dir, strconv.Itoa(r.Segments), strconv.Itoa(r.Entries), strconv.FormatUint(r.First, 10), strconv.FormatUint(r.Last, 10), verdict, r.Head.String()})
 	}
 	if err := writeTable(out, rows); err != nil {
 		return err
 	}
-	return errors.Join(broken...)
+	return ending(broken, nothing)
+}
+
+// lacks says why there is nothing to verify in a ledger or in its newest segment;
+// empty if there is.
+func lacks(r ledger.Report) string {
+	switch {
+	case r.Headless:
+		return "has a newest segment without its header"
+	case r.Segments == 0:
+		return "has no segment"
+	case r.Entries == 0:
+		return "has no entry"
+	}
+	return ""
+}
+
+// ending is what is broken, else what there is nothing of, else nil.
+func ending(broken []error, nothing []string) error {
+	if len(broken) > 0 || len(nothing) == 0 {
+		return errors.Join(broken...)
+	}
+	return inconclusive("nothing to verify: %s", strings.Join(nothing, "; "))
 }
 
 func checkHead(dir, text string) error {
@@ -103,7 +134,7 @@ can change the ledger can change them: "bulkhead ledger verify --head" tells lat
 whether the chain still leads through one. The chain is verified on the way.
 
 PATH is a ledger's folder or a folder of ledgers (default: those of the data
-folder). Exit codes: 0 intact, 1 broken, 3 nothing to read.`
+folder). Exit codes: 0 intact, 1 broken, 3 nothing to read: see "bulkhead ledger verify".`
 
 func newLedgerHead() *cobra.Command {
 	return &cobra.Command{
@@ -117,24 +148,33 @@ func newLedgerHead() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printHeads(cmd.OutOrStdout(), folders)
+			return printHeads(cmd.OutOrStdout(), cmd.ErrOrStderr(), folders)
 		},
 	}
 }
 
-func printHeads(out io.Writer, folders []string) error {
+func printHeads(out, remarks io.Writer, folders []string) error {
 	var broken []error
+	var nothing []string
 	for _, dir := range folders {
 		r, err := ledger.Visit(dir, func(ledger.Entry, ledger.Place) bool { return true })
 		if err != nil {
 			broken = append(broken, err)
 			continue
 		}
+		if lack := lacks(r); lack != "" {
+			nothing = append(nothing, dir+" "+lack)
+		} else if r.Torn {
+			_, _ = fmt.Fprintln(remarks, tornRemark(dir))
+		}
+		if r.Segments == 0 {
+			continue
+		}
 		if _, err := fmt.Fprintf(out, "%s %d %v\n", dir, r.Last, r.Head); err != nil {
 			return err
 		}
 	}
-	return errors.Join(broken...)
+	return ending(broken, nothing)
 }
 
 const showLong = `Show entries, of several ledgers in the order of their times. With --request only

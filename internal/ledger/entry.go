@@ -178,14 +178,7 @@ func chain(previous Hash, text []byte) (next Hash) {
 // unseal checks a whole line, its newline included, against the chain. text is
 // the JSON object without the hash, and is written over the line.
 func unseal(previous Hash, l []byte) (text []byte, next Hash, err error) {
-	if len(l) <= sealBytes || !bytes.HasSuffix(l, []byte(sealClose)) {
-		return nil, next, fmt.Errorf("line of %d bytes does not end as an entry does", len(l))
-	}
-	body, tail := l[:len(l)-sealBytes], l[len(l)-sealBytes:]
-	if !bytes.HasPrefix(tail, []byte(sealOpen)) {
-		return nil, next, fmt.Errorf("line of %d bytes has no hash at its end", len(l))
-	}
-	said, err := parseHash(tail[len(sealOpen) : len(sealOpen)+hashChars])
+	body, said, err := parts(l)
 	if err != nil {
 		return nil, next, err
 	}
@@ -195,6 +188,19 @@ func unseal(previous Hash, l []byte) (text []byte, next Hash, err error) {
 	// The brace takes the place of the comma before the hash.
 	l[len(body)] = '}'
 	return l[:len(body)+1], next, nil
+}
+
+// parts gives of a line what the hash at its end is of, and that hash, unchecked.
+func parts(l []byte) (body []byte, said Hash, err error) {
+	if len(l) <= sealBytes || !bytes.HasSuffix(l, []byte(sealClose)) {
+		return nil, said, fmt.Errorf("line of %d bytes does not end as an entry does", len(l))
+	}
+	body, tail := l[:len(l)-sealBytes], l[len(l)-sealBytes:]
+	if !bytes.HasPrefix(tail, []byte(sealOpen)) {
+		return nil, said, fmt.Errorf("line of %d bytes has no hash at its end", len(l))
+	}
+	said, err = parseHash(tail[len(sealOpen) : len(sealOpen)+hashChars])
+	return body, said, err
 }
 
 func (e *Entry) toLine() line {

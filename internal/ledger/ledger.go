@@ -93,7 +93,8 @@ type Ledger struct {
 // Open continues the ledger in the folder, which it makes if needed. Only one
 // process at a time can. Half a line at the end, which a crash leaves, is moved to a
 // file of its own beside the segment, and a note says so. Anything else that breaks
-// the chain there is tampering: Open refuses with an error that wraps a *BadEntry.
+// the chain, there or in an older segment, is no crash's work: Open refuses with an
+// error that wraps a *BadEntry and says what to do.
 func Open(c Config) (*Ledger, error) {
 	c = c.withDefaults()
 	if c.Epoch == 0 || c.Node == "" {
@@ -240,8 +241,11 @@ func (l *Ledger) Close() error {
 	return errors.Join(err, l.out.close(), l.lock.Close())
 }
 
+// lockName is the file that a writer locks.
+const lockName = "LOCK"
+
 func lockFolder(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, "LOCK"), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock ledger: %w", err)
 	}

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -42,6 +44,7 @@ type Report struct {
 	Last     uint64 // sequence of the last entry; 0 if there is none
 	Head     Hash   // of the last line: kept elsewhere, it shows later that nothing was cut off
 	Torn     bool   // of Visit: half a line stands at the end
+	Headless bool   // of Visit: that half line is the newest segment's header, or the segment is empty
 }
 
 // Verify checks the whole chain in dir. At the first bad entry it stops and
@@ -114,9 +117,9 @@ func walk(dir string, visit func(h *header, l *line, head Hash) bool) error {
 
 func walkSegment(dir string, n uint64, at *position, visit func(*header, *line, Hash) bool) (more bool, err error) {
 	path := segmentPath(dir, n)
-	f, err := os.Open(path)
+	f, err := openSegment(path)
 	if err != nil {
-		return false, fmt.Errorf("read ledger: %w", err)
+		return false, err
 	}
 	defer func() { _ = f.Close() }()
 	s := &scanner{r: bufio.NewReaderSize(f, 1<<16), at: *at}
@@ -140,6 +143,23 @@ func walkSegment(dir string, n uint64, at *position, visit func(*header, *line, 
 		return true, nil
 	}
 	return false, &BadEntry{path, s.lines + 1, err}
+}
+
+// openSegment opens a segment to be read. What is no regular file is a *BadEntry: a
+// FIFO would be waited for and a device might never end.
+func openSegment(path string) (*os.File, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("read ledger: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, &BadEntry{path, 1, fmt.Errorf("it is no regular file, its mode is %v", info.Mode())}
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO that has taken its place is not waited for
+	if err != nil {
+		return nil, fmt.Errorf("read ledger: %w", err)
+	}
+	return f, nil
 }
 
 // scanner reads one segment.

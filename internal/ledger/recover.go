@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"bufio"
+	"bytes"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -11,57 +12,118 @@ import (
 	"strings"
 )
 
+// wholeBytesMax is how much of the chain is read line by line when it is opened. Of
+// segments before that the first and the last line are: a start takes seconds however
+// long the ledger is. Verify reads all.
+const wholeBytesMax = 1 << 30
+
 // recoverTail finds the end of the chain and moves a half line behind it, which a
-// crash in mid-write leaves, to a file of its own: nothing is thrown away. A whole
-// line that breaks the chain is no crash's work: with it the ledger does not open.
-// Only the last segments are read; Verify reads all.
+// crash in mid-write leaves, to a file of its own: nothing is thrown away. With
+// anything else that breaks the chain the ledger does not open, and nothing is moved.
 func recoverTail(dir string) (position, []Entry, error) {
 	segments, err := list(dir)
 	if err != nil {
 		return position{}, nil, err
 	}
-	var notes []Entry
-	for i := len(segments) - 1; i >= 0; i-- {
-		path := segmentPath(dir, segments[i])
-		s, bad, err := scan(path, segments[i])
+	whole, err := wholeFrom(dir, segments)
+	if err != nil {
+		return position{}, nil, err
+	}
+	var at position
+	var torn []tail
+	for i, n := range segments {
+		read := scan
+		if i < whole {
+			read = scanEnds
+		}
+		s, bad, err := read(segmentPath(dir, n), n, at)
+		if entry := new(BadEntry); errors.As(err, &entry) {
+			err = &brokenChain{entry, dir}
+		}
 		if err != nil {
 			return position{}, nil, err
 		}
-		if bad != nil && (!errors.Is(bad, errTorn) || len(notes) > 0 && s.lines > 0) {
-			// Behind a segment with a torn end no other one is begun.
-			return position{}, nil, &tampered{&BadEntry{path, s.lines + 1, bad}}
-		}
+		var t *tail
 		if bad != nil {
-			note, err := cutTail(path, s.bytes, bad)
-			if err != nil {
-				return position{}, nil, err
-			}
-			notes = append(notes, note)
+			t = &tail{&BadEntry{segmentPath(dir, n), s.lines + 1, bad}, s.bytes}
 		}
-		if s.lines > 0 { // otherwise the segment never began
-			return s.at, notes, nil
+		if broken := breaks(torn, t); broken != nil {
+			return position{}, nil, &brokenChain{broken, dir}
+		}
+		if t != nil {
+			torn = append(torn, *t)
+		}
+		if s.lines > 0 {
+			at = s.at
 		}
 	}
-	return position{}, notes, nil
+	var notes []Entry
+	for _, t := range torn {
+		note, err := cutTail(t.bad.Path, t.keep, t.bad.Err)
+		if err != nil {
+			return position{}, nil, err
+		}
+		notes = append(notes, note)
+	}
+	return at, notes, nil
 }
 
-// tampered is a chain that no crash can have broken.
-type tampered struct{ bad *BadEntry }
-
-func (t *tampered) Error() string {
-	return fmt.Sprintf("%v: the chain is broken by a line that is whole, which a crash does not do: it was tampered with; keep the folder, and give another one to go on", t.bad)
+// breaks gives the place where the chain is broken, if a crash can't leave the segments
+// so: behind a torn line no other one is begun, and a torn header is behind whole
+// segments only. next is nil for a whole segment.
+func breaks(torn []tail, next *tail) *BadEntry {
+	crash := next == nil || errors.Is(next.bad.Err, errTorn)
+	switch {
+	case len(torn) > 0 && (next == nil || !crash || next.keep > 0 || torn[0].keep > 0):
+		return torn[0].bad
+	case !crash:
+		return next.bad
+	}
+	return nil
 }
 
-func (t *tampered) Unwrap() error { return t.bad }
+// tail is what stands behind the good lines of a segment.
+type tail struct {
+	bad  *BadEntry
+	keep int64 // bytes of good lines; 0: the segment never began
+}
 
-// scan reads a segment up to the first bad line.
-func scan(path string, number uint64) (s *scanner, bad, err error) {
-	f, err := os.Open(path)
+// wholeFrom is the index of the first segment that is read line by line.
+func wholeFrom(dir string, segments []uint64) (int, error) {
+	sum := int64(0)
+	for i := len(segments) - 1; i >= 0; i-- {
+		info, err := os.Stat(segmentPath(dir, segments[i]))
+		if err != nil {
+			return 0, fmt.Errorf("open ledger: %w", err)
+		}
+		if sum += info.Size(); sum > wholeBytesMax && i < len(segments)-1 {
+			return i + 1, nil
+		}
+	}
+	return 0, nil
+}
+
+// brokenChain is a chain that no crash can have broken so.
+type brokenChain struct {
+	bad *BadEntry
+	dir string
+}
+
+func (b *brokenChain) Error() string {
+	return fmt.Sprintf("%v: a crash does not break the chain there, so it was tampered with or the disk has lost something; nothing is added to it: "+
+		"look with \"bulkhead ledger verify %s\", and go on in another folder, or move this one away and keep it", b.bad, b.dir)
+}
+
+func (b *brokenChain) Unwrap() error { return b.bad }
+
+// scan reads a segment that follows a position, up to the first bad line.
+func scan(path string, number uint64, at position) (s *scanner, bad, err error) {
+	f, err := openSegment(path)
 	if err != nil {
-		return nil, nil, fmt.Errorf("open ledger: %w", err)
+		return nil, nil, err
 	}
 	defer func() { _ = f.Close() }()
-	s = &scanner{r: bufio.NewReaderSize(f, 1<<16)}
+	s = &scanner{r: bufio.NewReaderSize(f, 1<<16), at: at}
 	_, bad = s.header(number)
 	for bad == nil {
 		_, bad = s.entry()
@@ -70,6 +132,51 @@ func scan(path string, number uint64) (s *scanner, bad, err error) {
 		return s, nil, nil
 	}
 	return s, bad, nil
+}
+
+// scanEnds is scan, but of a segment that is good it reads the first and the last line
+// only, and takes the hash of the last at its word: the next segment must agree.
+func scanEnds(path string, number uint64, at position) (s *scanner, bad, err error) {
+	f, err := openSegment(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = f.Close() }()
+	s = &scanner{r: bufio.NewReaderSize(f, 1<<16), at: at}
+	if _, bad = s.header(number); bad == nil {
+		bad = s.skipToEnd(f)
+	}
+	if bad != nil {
+		return scan(path, number, at) // which counts the lines up to it
+	}
+	return s, nil, nil
+}
+
+// skipToEnd goes to behind the segment's last line.
+func (s *scanner) skipToEnd(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	from := max(info.Size()-lineBytesMax, s.bytes)
+	last := make([]byte, info.Size()-from)
+	if _, err := f.ReadAt(last, from); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if len(last) == 0 {
+		return nil // the header is all there is
+	}
+	last = last[bytes.LastIndexByte(last[:len(last)-1], '\n')+1:]
+	body, said, err := parts(last)
+	if err != nil {
+		return err
+	}
+	l, err := parseLine(append(body, '}'))
+	if err != nil {
+		return err
+	}
+	s.at.sequence, s.at.head = l.Sequence, said
+	return nil
 }
 
 // cutTail moves the bytes of a segment from keep on into a file beside it.

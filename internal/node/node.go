@@ -47,7 +47,7 @@ func openLedger(ctx context.Context, drain <-chan struct{}, c ledger.Config) (*l
 		wait := ledgerRetry
 		switch {
 		case errors.As(err, new(*ledger.BadEntry)):
-			return nil, permanent{err}
+			return nil, permanent{fmt.Errorf("%w (--ledger or --home names another)", err)}
 		case errors.Is(err, unix.EWOULDBLOCK):
 			if locked += wait; locked > ledgerWait {
 				return nil, permanent{fmt.Errorf("%w: stop it, or give --ledger or --home", err)}
