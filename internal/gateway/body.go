@@ -12,8 +12,9 @@ import (
 )
 
 // readBody reads the whole body within its bounds of size, time and memory, which is
-// the tenant's until release. After an error the deadline stands, because net/http
-// reads on before it answers.
+// the tenant's until release. The memory of a body that says its length is taken before
+// any of it is read: bodies that don't fit together are not all begun and none finished.
+// After an error the deadline stands, because net/http reads on before it answers.
 func (g *Gateway) readBody(w http.ResponseWriter, r *http.Request, tenant string) (body []byte, release func(), err error) {
 	control := http.NewResponseController(w)
 	// A writer without deadlines (a recorder) has nothing that could block.
@@ -21,7 +22,10 @@ func (g *Gateway) readBody(w http.ResponseWriter, r *http.Request, tenant string
 	m := &metered{Reader: r.Body, budget: g.bodies, tenant: tenant}
 	if r.ContentLength > g.config.BodyBytesMax {
 		err = fault.New(fault.TooLarge, "the body has %d bytes, the limit is %d", r.ContentLength, g.config.BodyBytesMax)
-	} else if body, err = io.ReadAll(io.LimitReader(m, g.config.BodyBytesMax+1)); err == nil && int64(len(body)) > g.config.BodyBytesMax {
+	} else if err = m.reserve(max(r.ContentLength, 0)); err == nil { // in chunks no length is known
+		body, err = io.ReadAll(io.LimitReader(m, g.config.BodyBytesMax+1))
+	}
+	if err == nil && int64(len(body)) > g.config.BodyBytesMax {
 		err = fault.New(fault.TooLarge, "the body is over the limit of %d bytes", g.config.BodyBytesMax)
 	}
 	if err != nil {

@@ -97,6 +97,48 @@ func TestBodiesAreBoundedInBytes(t *testing.T) {
 	}
 }
 
+// A body that is begun has the room to be finished: what doesn't fit beside it is refused
+// before it is read, not when both are half there.
+func TestBodiesDoNotStarveEachOther(t *testing.T) {
+	b := newBench(t, setup{config: func(c *Config) {
+		c.BodyBytesMax, c.TenantBodiesBytesMax, c.BodiesBytesMax = 1000, 1200, 1500
+	}})
+	body := chat(strings.Repeat("x", 800), `"max_tokens":1`)
+	head := func(tenant string) string {
+		return fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n", b.keys[tenant], len(body))
+	}
+	say := func(conn net.Conn, text string) {
+		if _, err := io.WriteString(conn, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answer := func(conn net.Conn) (int, string) {
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b.read(resp)
+	}
+	first := b.dial()
+	say(first, head("ada")+"\r\n"+body[:1])
+	b.until(func() bool { return b.held("ada") == int64(len(body)) })
+	for tenant, want := range map[string]int{"ada": 429, "bob": 503} {
+		second := b.dial()
+		say(second, head(tenant)+"Expect: 100-continue\r\n\r\n") // it waits to be told to send
+		if status, text := answer(second); status != want {
+			t.Errorf("beside a body that is begun %s's gets status %d, body %s; want %d", tenant, status, text, want)
+		}
+	}
+	say(first, body[1:])
+	if status, text := answer(first); status != 200 {
+		t.Errorf("the body that was begun gets status %d, body %s; want 200", status, text)
+	}
+	b.until(func() bool { return b.held("ada") == 0 })
+	if b.gateway.bodies.used != 0 {
+		t.Errorf("%d bytes are left counted", b.gateway.bodies.used)
+	}
+}
+
 // Of the heavy bodies of a tenant one is parsed and tokenized at a time; others' and
 // small ones pass.
 func TestHeavyBodiesOneByOne(t *testing.T) {

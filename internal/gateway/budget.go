@@ -50,23 +50,33 @@ func (b *budget) give(tenant string, n int64) {
 	}
 }
 
-// metered takes what it reads from a budget.
+// metered takes what it reads from a budget: up front what is known to come, and the
+// rest as it comes.
 type metered struct {
 	io.Reader
 	budget *budget
 	tenant string
 	taken  int64
+	read   int64
+}
+
+// reserve takes n bytes before they are read.
+func (m *metered) reserve(n int64) error {
+	if err := m.budget.take(m.tenant, n); err != nil {
+		return err
+	}
+	m.taken += n
+	return nil
 }
 
 func (m *metered) Read(data []byte) (int, error) {
 	n, err := m.Reader.Read(data)
-	if n == 0 {
-		return 0, err
+	if more := m.read + int64(n) - m.taken; more > 0 {
+		if over := m.reserve(more); over != nil {
+			return 0, over
+		}
 	}
-	if over := m.budget.take(m.tenant, int64(n)); over != nil {
-		return 0, over
-	}
-	m.taken += int64(n)
+	m.read += int64(n)
 	return n, err
 }
 
