@@ -53,6 +53,21 @@ var (
 	errSlow = fault.New(fault.Cancelled, "the client reads too slowly")
 )
 
+// errUnrecorded refuses what could not be recorded.
+var errUnrecorded = fault.New(fault.Unavailable, "the server's record can't be written")
+
+// recorded is errUnrecorded while the ledger can't be written; the log says so once.
+func (g *Gateway) recorded() error {
+	err := g.parts.Ledger.Err()
+	switch before := g.unrecorded.Swap(err != nil); {
+	case err == nil:
+		return nil
+	case !before:
+		g.parts.Log.Error("the ledger can't be written, nothing is admitted", "error", err)
+	}
+	return errUnrecorded
+}
+
 // errStopped ends the calls that still run when the drain's deadline is over.
 var errStopped = fault.New(fault.Unavailable, "the server is stopping")
 
@@ -90,9 +105,8 @@ func breakOff() { panic(http.ErrAbortHandler) }
 // place: the ledger can be written, each prompt fits, the tenant may spend it.
 func (c *call) admit() (admission.Reservation, error) {
 	g := c.gateway
-	if err := g.parts.Ledger.Err(); err != nil {
-		g.parts.Log.Error("the ledger can't be written, nothing is admitted", "error", err)
-		return 0, fault.New(fault.Unavailable, "the server's record can't be written")
+	if err := g.recorded(); err != nil {
+		return 0, err
 	}
 	limit, err := g.dispatch.limit()
 	if err != nil {

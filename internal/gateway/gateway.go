@@ -134,16 +134,18 @@ type Gateway struct {
 	started  time.Time
 	requests atomic.Uint64 // the last request's number
 	draining atomic.Bool
-	working  work
-	inFlight atomic.Int64
-	quotas   *quotas
-	entry    *entry  // requests that are being prepared
-	heavies  *entry  // of those, the ones with a heavy body
-	bodies   *budget // bodies that are being prepared
-	answers  *budget // answers that are gathered to be delivered whole
-	dispatch *dispatcher
-	health   *health
-	probeTag kv.TenantTag
+	// unrecorded is that the log has said that the ledger can't be written.
+	unrecorded atomic.Bool
+	working    work
+	inFlight   atomic.Int64
+	quotas     *quotas
+	entry      *entry  // requests that are being prepared
+	heavies    *entry  // of those, the ones with a heavy body
+	bodies     *budget // bodies that are being prepared
+	answers    *budget // answers that are gathered to be delivered whole
+	dispatch   *dispatcher
+	health     *health
+	probeTag   kv.TenantTag
 	// refreshing lets one scrape at a time set the gauges anew.
 	refreshing sync.Mutex
 	mirrors    map[string]mirrored // by series; protected by refreshing

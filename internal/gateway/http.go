@@ -123,7 +123,7 @@ func (g *Gateway) countFailure(err error) {
 	g.parts.Metrics.Add(metrics.Rejections, 1, kind)
 	if k := fault.ParseKind(kind); k == fault.Corrupt || k == fault.Internal {
 		g.parts.Log.Error("request failed", "kind", kind, "error", err)
-	} else if k == fault.Unavailable && !errors.Is(err, errStopped) { // that it stops is said once
+	} else if k == fault.Unavailable && !errors.Is(err, errStopped) && !errors.Is(err, errUnrecorded) { // these are said once
 		g.parts.Log.Warn("request failed", "kind", kind, "error", err)
 	}
 }

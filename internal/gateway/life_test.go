@@ -681,14 +681,28 @@ func TestRoomIsCounted(t *testing.T) {
 
 func TestLedgerFailureStopsAdmission(t *testing.T) {
 	b := newBench(t, setup{})
-	b.record.mu.Lock()
-	b.record.err = errors.New("no space left")
-	b.record.mu.Unlock()
-	if status, text := b.answer("/v1/chat/completions", chat("hi")); status != 503 || !strings.Contains(text, "record") {
-		t.Errorf("status %d, body %s; want 503", status, text)
+	fails := func(err error) {
+		b.record.mu.Lock()
+		defer b.record.mu.Unlock()
+		b.record.err = err
 	}
-	if ok, why := b.gateway.Ready(); ok || !strings.Contains(why, "ledger") {
-		t.Errorf("ready %v, %q", ok, why)
+	for episode := range 2 { // each is logged once, whatever is refused in it
+		fails(errors.New("no space left"))
+		for range 5 {
+			if status, text := b.answer("/v1/chat/completions", chat("hi")); status != 503 || !strings.Contains(text, "record") {
+				t.Errorf("status %d, body %s; want 503", status, text)
+			}
+		}
+		if said := strings.Count(b.logs.String(), "record can't be written") + strings.Count(b.logs.String(), "no space left"); said != episode+1 {
+			t.Errorf("after %d times of a full disk it is logged %d times: %s", episode+1, said, b.logs)
+		}
+		if ok, why := b.gateway.Ready(); ok || !strings.Contains(why, "ledger") {
+			t.Errorf("ready %v, %q", ok, why)
+		}
+		fails(nil)
+		if status, text := b.answer("/v1/chat/completions", chat("hi")); status != 200 {
+			t.Errorf("with room again: status %d, body %s; want 200", status, text)
+		}
 	}
 }
 

@@ -130,9 +130,11 @@ func Open(c Config) (*Ledger, error) {
 	return l, nil
 }
 
-// Append takes an entry; the caller must not write its slices again. It does no
-// I/O. An error means that the entry is not and will not be recorded; while
-// Err is nil only a full queue, a closed ledger or an impossible entry gives one.
+// Append takes an entry; the caller must not write its slices again. It does no I/O
+// but for a log line. An error means that the entry is not and will not be recorded;
+// while Err is nil only a full queue, a closed ledger or an impossible entry gives one.
+// Only the last is of kind fault.Internal and the caller's to log: a full disk loses
+// many entries, and the log has one line for all that are lost in a row.
 func (l *Ledger) Append(e Entry) error {
 	if err := e.validate(); err != nil {
 		return err
@@ -147,6 +149,9 @@ func (l *Ledger) Append(e Entry) error {
 		return l.err
 	}
 	if len(l.queue) >= l.config.QueueMax {
+		if l.lost == 0 {
+			l.config.Log.Error("ledger entries are lost: the queue is full", "dir", l.config.Dir, "queue_max", l.config.QueueMax)
+		}
 		l.lost++
 		l.lostAll++
 		return fault.New(fault.Unavailable, "ledger %s: %d entries wait, must be at most %d", l.config.Dir, len(l.queue), l.config.QueueMax)

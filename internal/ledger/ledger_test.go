@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -375,6 +376,25 @@ func TestFullQueueIsCountedAndNoted(t *testing.T) {
 	if len(got) != 6 || got[4].Kind != Note || got[4].Detail != "3 entries found the queue full" || got[5].Request != 6 {
 		t.Errorf("a note must stand where entries are missing: %+v", got)
 	}
+}
+
+// A full disk loses many entries; the log has a line when it begins and one at its end.
+func TestLostEntriesDoNotFloodTheLog(t *testing.T) {
+	var log bytes.Buffer
+	l := open(t, Config{Dir: t.TempDir(), QueueMax: 4, Window: time.Hour, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	for run := range 2 {
+		for n := range 1000 {
+			_ = l.Append(sample(n)) // most find the queue full
+		}
+		if err := l.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		text := log.String()
+		if begun, noted := strings.Count(text, "ledger entries are lost"), strings.Count(text, "entries=996"); begun != run+1 || noted != run+1 {
+			t.Errorf("after %d runs of losses the log has %d lines of their begin and %d of their number: %s", run+1, begun, noted, text)
+		}
+	}
+	closed(t, l)
 }
 
 // A pipe can be written but not synced, like a disk that fails late.

@@ -75,6 +75,7 @@ func (l *Ledger) take(into []Entry) []Entry {
 	clear(l.queue)
 	l.queue = l.queue[:0]
 	if l.lost > 0 {
+		l.config.Log.Warn("ledger notes how many entries were lost", "dir", l.config.Dir, "entries", l.lost)
 		into = append(into, lostNote(l.lost, time.Now()))
 		l.appended++
 		l.lost = 0

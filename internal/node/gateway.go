@@ -13,6 +13,7 @@ import (
 	"github.com/bulkhead-kv/bulkhead/internal/capacity"
 	"github.com/bulkhead-kv/bulkhead/internal/certs"
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
+	"github.com/bulkhead-kv/bulkhead/internal/fault"
 	"github.com/bulkhead-kv/bulkhead/internal/gateway"
 	"github.com/bulkhead-kv/bulkhead/internal/ledger"
 	"github.com/bulkhead-kv/bulkhead/internal/metrics"
@@ -261,7 +262,7 @@ func (r requests) Record(e gateway.Entry) {
 	}
 	err := r.Append(ledger.Entry{Kind: ledger.Request, Event: string(e.Kind), GatewayBoot: e.Boot, Request: e.Request, Attempt: e.Attempt,
 		Tenant: e.Tenant, X: e.X, Detail: detail})
-	if err != nil {
-		r.log.Error("ledger entry is lost", "error", err)
+	if err != nil && fault.Of(err) == fault.Internal { // what is lost the ledger logs
+		r.log.Error("ledger entry is impossible", "error", err)
 	}
 }

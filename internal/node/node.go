@@ -42,8 +42,14 @@ const (
 // the process takes no work meanwhile, and ending it would not make room. A drain ends
 // the wait: there is nothing to drain.
 func openLedger(ctx context.Context, drain <-chan struct{}, c ledger.Config) (*ledger.Ledger, error) {
+	return awaitLedger(ctx, drain, c, ledger.Open)
+}
+
+// awaitLedger opens until it has an answer. That it waits for room it says once.
+func awaitLedger(ctx context.Context, drain <-chan struct{}, c ledger.Config, open func(ledger.Config) (*ledger.Ledger, error)) (*ledger.Ledger, error) {
+	full := false
 	for locked := time.Duration(0); ; {
-		l, err := ledger.Open(c)
+		l, err := open(c)
 		wait := ledgerRetry
 		switch {
 		case errors.As(err, new(*ledger.BadEntry)):
@@ -54,8 +60,14 @@ func openLedger(ctx context.Context, drain <-chan struct{}, c ledger.Config) (*l
 			}
 		case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 			wait = time.Second
-			c.Log.Error("no room for the ledger: waiting", "dir", c.Dir, "error", err)
+			if !full {
+				c.Log.Error("no room for the ledger: waiting", "dir", c.Dir, "error", err)
+			}
+			full = true
 		default:
+			if full && err == nil {
+				c.Log.Info("there is room for the ledger again", "dir", c.Dir)
+			}
 			return l, err
 		}
 		select {

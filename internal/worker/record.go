@@ -3,6 +3,7 @@ package worker
 import (
 	"slices"
 
+	"github.com/bulkhead-kv/bulkhead/internal/fault"
 	"github.com/bulkhead-kv/bulkhead/internal/ledger"
 	"github.com/bulkhead-kv/bulkhead/kv"
 	"github.com/bulkhead-kv/bulkhead/kv/transfer"
@@ -48,7 +49,7 @@ func (b *base) record(e ledger.Entry) {
 	if b.omit.ledger {
 		return
 	}
-	if err := b.Record.Append(e); err != nil {
-		b.Log.Error("ledger entry is lost", "error", err)
+	if err := b.Record.Append(e); fault.Of(err) == fault.Internal && err != nil {
+		b.Log.Error("ledger entry is impossible", "error", err)
 	}
 }

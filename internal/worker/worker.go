@@ -55,6 +55,7 @@ const (
 )
 
 // Recorder takes ledger entries. It never blocks for long; its error stops admission.
+// What it loses it logs itself; an error of kind fault.Internal is the worker's mistake.
 type Recorder interface {
 	Append(ledger.Entry) error
 	Err() error
