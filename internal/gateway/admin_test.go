@@ -100,3 +100,31 @@ func TestAWorkersCountsAreCounters(t *testing.T) {
 		t.Errorf("5 pages were refused before the restart and 5 after it, the counter is %q", got)
 	}
 }
+
+// What a worker said before it went is not shown as if it still were so.
+func TestAWorkerThatWentLeavesNoNumbers(t *testing.T) {
+	b := newBench(t, setup{})
+	b.cluster.change(func(m []cluster.Member) {
+		m[1].Running, m[1].FreePages, m[1].Peers = 3, m[1].Limits.UsablePages/2, []cluster.PeerStatus{{Node: "p", Up: true}}
+	})
+	kept := map[string][2]string{ // up, gone
+		`bulkhead_worker_up{node="d",role="decode"}`:               {"1", "0"},
+		`bulkhead_worker_held_pages{node="d",role="decode"}`:       {"0", "0"},
+		`vllm:num_requests_running{model_name="echo"}`:             {"3", "0"},
+		`vllm:kv_cache_usage_perc{model_name="echo"}`:              {"0.5", "0"},
+		`bulkhead_worker_running_jobs{node="d",role="decode"}`:     {"3", ""},
+		`bulkhead_worker_peer_up{node="d",peer="p",role="decode"}`: {"1", ""},
+		`bulkhead_worker_ledger_failed{node="d",role="decode"}`:    {"0", ""},
+	}
+	for i, up := range []bool{true, false} {
+		b.cluster.change(func(m []cluster.Member) { m[1].Up = up })
+		for series, want := range kept {
+			if got := b.metric(series); got != want[i] {
+				t.Errorf("up is %v: %s is %q, want %q", up, series, got, want[i])
+			}
+		}
+	}
+	if got := b.metric(`bulkhead_worker_pages{node="d",role="decode",state="free"}`); got != "" {
+		t.Errorf("the free pages of a worker that is gone are %q, want no series", got)
+	}
+}

@@ -57,7 +57,7 @@ func (g *Gateway) refreshWorkers() {
 	running, waiting, used, usable := 0, 0, 0, 0
 	for i, m := range members {
 		g.refreshWorker(m, candidates[i], rules)
-		if m.Role == cluster.Decode {
+		if m.Role == cluster.Decode && m.Up {
 			running += m.Running
 			waiting += m.Waiting
 			usable += m.Limits.UsablePages
@@ -69,6 +69,8 @@ func (g *Gateway) refreshWorkers() {
 	set.Set(metrics.ModelKVUsage, float64(used)/float64(max(usable, 1)), g.config.Model)
 }
 
+// refreshWorker sets what is known of one worker. What it said last of itself is shown
+// while it speaks only: a worker that has gone runs no jobs and holds no pages.
 func (g *Gateway) refreshWorker(m cluster.Member, w router.Worker, rules router.Rules) {
 	set, now := g.parts.Metrics, g.parts.Now()
 	labels := []string{m.Node, m.Role.String()}
@@ -79,16 +81,19 @@ func (g *Gateway) refreshWorker(m cluster.Member, w router.Worker, rules router.
 		age = now.Sub(m.Seen).Seconds()
 	}
 	set.Set(metrics.WorkerSeenAge, age, labels...)
-	set.Set(metrics.WorkerRunning, float64(m.Running), labels...)
-	set.Set(metrics.WorkerWaiting, float64(m.Waiting), labels...)
-	set.Set(metrics.WorkerQueued, float64(m.QueuedTokens), labels...)
-	set.Set(metrics.WorkerLimitTokens, float64(w.UsableTokens), labels...)
 	set.Set(metrics.WorkerHeldPages, float64(w.HeldPages), labels...)
-	set.Set(metrics.WorkerLedger, number(m.LedgerFailed), labels...)
 	g.mirror(m, metrics.WorkerCertificateFailures, m.CertificateFailures, labels...)
 	for reason, n := range m.Refused {
 		g.mirror(m, metrics.WorkerRefusedPages, n, m.Node, m.Role.String(), reason)
 	}
+	if !m.Up {
+		return
+	}
+	set.Set(metrics.WorkerRunning, float64(m.Running), labels...)
+	set.Set(metrics.WorkerWaiting, float64(m.Waiting), labels...)
+	set.Set(metrics.WorkerQueued, float64(m.QueuedTokens), labels...)
+	set.Set(metrics.WorkerLimitTokens, float64(w.UsableTokens), labels...)
+	set.Set(metrics.WorkerLedger, number(m.LedgerFailed), labels...)
 	for _, pages := range []struct {
 		state string
 		count int

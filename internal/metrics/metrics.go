@@ -113,7 +113,7 @@ func (s *Set) Handler(refresh func()) http.Handler {
 func Markdown() string {
 	var b strings.Builder
 	b.WriteString("# Metrics\n\nGenerated from the table in `internal/metrics`; a test holds the two together. No metric carries a tenant's\n" +
-		"name, a request id or anything that a client sent. The Go runtime's and the process' own metrics (`go_*`,\n`process_*`) are served beside these.\n\n" +
+		"name, a request id or anything that a client sent. The Go runtime's and the process' own metrics (`go_*`,\n`process_*`) are served beside these. What a worker says of itself has series while it is up only.\n\n" +
 		"| name | kind | unit | labels | meaning |\n|---|---|---|---|---|\n")
 	for _, r := range Rows() {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", r.Name, r.Kind, r.Unit, strings.Join(r.Labels, ", "), r.Help)
