@@ -32,6 +32,7 @@ type form interface {
 type call struct {
 	gateway  *Gateway
 	route    string
+	param    string // the field that its prompts came in
 	tenant   *tenant.Tenant
 	options  openai.Options
 	prompts  [][]int32
@@ -75,7 +76,7 @@ var errStopped = fault.New(fault.Unavailable, "the server is stopping")
 func (c *call) answer(w http.ResponseWriter, r *http.Request, f form) {
 	reservation, err := c.admit()
 	if err != nil {
-		c.gateway.refuse(w, err)
+		c.gateway.refuse(w, c.concerning(err))
 		return
 	}
 	w.Header().Set("X-Request-Id", requestID(r, c.name))
@@ -94,6 +95,14 @@ func (c *call) answer(w http.ResponseWriter, r *http.Request, f form) {
 	if fault.Of(err) == fault.Cancelled {
 		breakOff()
 	}
+}
+
+// concerning names the field that an error is about: what is too long is a prompt.
+func (c *call) concerning(err error) error {
+	if fault.Of(err) != fault.OverContext {
+		return err
+	}
+	return &about{c.param, err}
 }
 
 // breakOff ends the connection instead of the response: a handler that returned

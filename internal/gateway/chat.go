@@ -40,7 +40,7 @@ func (g *Gateway) chatCall(ctx context.Context, t *tenant.Tenant, body []byte) (
 	if err != nil {
 		return nil, err
 	}
-	return g.newCall("chatcmpl", t, request.Options, [][]int32{prompt}), nil
+	return g.newCall("chatcmpl", paramMessages, t, request.Options, [][]int32{prompt}), nil
 }
 
 // accept counts the dropped fields, and refuses an unknown model and what
@@ -54,7 +54,7 @@ func (g *Gateway) accept(o *openai.Options) error {
 	}
 	for id := range o.Sampling.LogitBias {
 		if int(id) >= g.parts.Text.Vocabulary() {
-			return fault.New(fault.Invalid, "logit_bias names a token id over %d, the last of the model", g.parts.Text.Vocabulary()-1)
+			return &about{"logit_bias", fault.New(fault.Invalid, "logit_bias names a token id over %d, the last of the model", g.parts.Text.Vocabulary()-1)}
 		}
 	}
 	return nil
@@ -67,12 +67,12 @@ func (g *Gateway) knowsModel(name string) error {
 	return nil
 }
 
-func (g *Gateway) newCall(route string, t *tenant.Tenant, o openai.Options, prompts [][]int32) *call {
+func (g *Gateway) newCall(route, param string, t *tenant.Tenant, o openai.Options, prompts [][]int32) *call {
 	bytesMax := math.MaxInt // an answer that is delivered whole has its bytes from a budget
 	if o.Stream {
 		bytesMax = g.config.OutboxBytesMax
 	}
-	return &call{gateway: g, route: route, tenant: t, options: o, prompts: prompts, out: newOutbox(bytesMax)}
+	return &call{gateway: g, route: route, param: param, tenant: t, options: o, prompts: prompts, out: newOutbox(bytesMax)}
 }
 
 // chatForm is the form of chat completions.

@@ -36,7 +36,7 @@ func (g *Gateway) completionCall(ctx context.Context, t *tenant.Tenant, body []b
 	if err != nil {
 		return nil, err
 	}
-	return g.newCall("cmpl", t, request.Options, prompts), nil
+	return g.newCall("cmpl", paramPrompt, t, request.Options, prompts), nil
 }
 
 func (g *Gateway) prompts(ctx context.Context, prompts []openai.Prompt) (all [][]int32, err error) {
@@ -53,7 +53,7 @@ func (g *Gateway) prompts(ctx context.Context, prompts []openai.Prompt) (all [][
 		}
 		for _, id := range ids {
 			if int(id) >= g.parts.Text.Vocabulary() {
-				return nil, fault.New(fault.Invalid, "prompt %d has a token id over %d, the last of the model", i, g.parts.Text.Vocabulary()-1)
+				return nil, &about{paramPrompt, fault.New(fault.Invalid, "prompt %d has a token id over %d, the last of the model", i, g.parts.Text.Vocabulary()-1)}
 			}
 		}
 		all = append(all, ids)

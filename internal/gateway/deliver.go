@@ -33,7 +33,7 @@ func (c *call) deliverWhole(ctx context.Context, w http.ResponseWriter, f form) 
 			err := context.Cause(ctx)
 			if fault.Of(err) != fault.Cancelled {
 				c.writeDeadline(w)
-				writeError(w, err)
+				writeError(w, c.concerning(err))
 			}
 			return err
 		case <-c.out.wake:
@@ -168,11 +168,11 @@ func (s *eventStream) fail(cause error) error {
 	}
 	if !s.begun {
 		s.call.writeDeadline(s.w)
-		writeError(s.w, cause)
+		writeError(s.w, s.call.concerning(cause))
 		return cause
 	}
 	s.opened = true
-	body, _, _ := apiError(cause)
+	body, _, _ := apiError(s.call.concerning(cause))
 	if s.events(body.Body()) == nil {
 		_ = s.flush() // the cause is what counts
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/bulkhead-kv/bulkhead/internal/cluster"
+	"github.com/bulkhead-kv/bulkhead/internal/fault"
 )
 
 // Cases that servers of this API get wrong, each with what is right. want holds
@@ -190,4 +191,35 @@ func TestStopCancelsDecode(t *testing.T) {
 		t.Errorf("status %d, body %s", status, text)
 	}
 	<-cancelled
+}
+
+// An error names the field that the client has to change, whoever finds it.
+func TestErrorsNameTheField(t *testing.T) {
+	b := newBench(t, setup{config: func(c *Config) { c.ContextTokens = 100 }})
+	over, far := strings.Repeat("x", 150), strings.Repeat("x", 500)
+	text := func(prompt string, more ...string) string {
+		return `{"model":"echo","prompt":"` + prompt + `"` + strings.Join(append([]string{""}, more...), ",") + `}`
+	}
+	for _, c := range []struct {
+		name, path, body, param string
+	}{
+		{"chat, over", "/v1/chat/completions", chat(over), "messages"},
+		{"chat, far over", "/v1/chat/completions", chat(far), "messages"},
+		{"completion, over", "/v1/completions", text(over), "prompt"},
+		{"completion, far over", "/v1/completions", text(far), "prompt"},
+		{"completion, unknown id", "/v1/completions", `{"model":"echo","prompt":[2000000000]}`, "prompt"},
+		{"completion, unknown id of a bias", "/v1/completions", text("a", `"logit_bias":{"2000000000":1}`), "logit_bias"},
+		{"tokenize, a prompt far over", "/tokenize", text(far), "prompt"},
+		{"tokenize, messages far over", "/tokenize", chat(far), "messages"},
+	} {
+		if status, answer := b.answer(c.path, c.body); status != 400 || !strings.Contains(answer, `"param":"`+c.param+`"`) {
+			t.Errorf("%s: status %d, body %s; want 400 about %s", c.name, status, answer, c.param)
+		}
+	}
+	b.cluster.setHook(fails(cluster.Decode, fault.OverContext, 1))
+	for _, stream := range []string{`"stream":false`, `"stream":true`} {
+		if status, answer := b.answer("/v1/completions", text("a", stream)); status != 400 || !strings.Contains(answer, `"param":"prompt"`) {
+			t.Errorf("a worker's refusal, %s: status %d, body %s; want 400 about prompt", stream, status, answer)
+		}
+	}
 }

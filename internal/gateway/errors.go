@@ -66,6 +66,21 @@ type detailed struct {
 func (d *detailed) Error() string { return d.err.Error() }
 func (d *detailed) Unwrap() error { return d.err }
 
+// about is an error about one field of a request.
+type about struct {
+	param string
+	err   error
+}
+
+func (a *about) Error() string { return a.err.Error() }
+func (a *about) Unwrap() error { return a.err }
+
+// The fields that prompts come in.
+const (
+	paramMessages = "messages"
+	paramPrompt   = "prompt"
+)
+
 // errorBytesMax bounds an error's message.
 const errorBytesMax = 600
 
@@ -86,8 +101,9 @@ func apiError(err error) (body *openai.Error, status, retryAfter int) {
 	default:
 		body.Message = err.Error()[:min(len(err.Error()), errorBytesMax)]
 	}
-	if a.code == "context_length_exceeded" {
-		body.Param = "messages"
+	var field *about
+	if errors.As(err, &field) {
+		body.Param = field.param
 	}
 	after, ok := admission.RetryAfter(err)
 	if !ok {

@@ -33,19 +33,19 @@ func (g *Gateway) counter() (counter, error) {
 
 func (c counter) chat(ctx context.Context, messages []openai.Message) ([]int32, error) {
 	ids, err := c.text.Chat(ctx, messages, countFactor*c.limit)
-	return ids, c.err(ctx, err)
+	return ids, c.err(ctx, paramMessages, err)
 }
 
 func (c counter) prompt(ctx context.Context, text string) ([]int32, error) {
 	ids, err := c.text.Prompt(ctx, text, countFactor*c.limit)
-	return ids, c.err(ctx, err)
+	return ids, c.err(ctx, paramPrompt, err)
 }
 
-func (c counter) err(ctx context.Context, err error) error {
+func (c counter) err(ctx context.Context, param string, err error) error {
 	var long *TooLong
 	switch {
 	case errors.As(err, &long):
-		return fault.New(fault.OverContext, "%w, the context limit is %d tokens", long, c.limit)
+		return &about{param, fault.New(fault.OverContext, "%w, the context limit is %d tokens", long, c.limit)}
 	case err != nil && ctx.Err() != nil:
 		return errGone
 	}
