@@ -679,6 +679,32 @@ func TestRoomIsCounted(t *testing.T) {
 	}
 }
 
+// A tenant that is removed and added again is another one, with nothing spent.
+func TestATenantAddedAgainStartsAnew(t *testing.T) {
+	once := tenant.Limits{RequestsPerMinute: 1}
+	b := newBench(t, setup{limits: map[string]tenant.Limits{"ada": once}})
+	for i, want := range []int{200, 429} {
+		if status, text := b.answer("/v1/chat/completions", chat("hi")); status != want {
+			t.Errorf("request %d of 1 a minute: status %d, body %s; want %d", i+1, status, text, want)
+		}
+	}
+	if err := tenant.Remove(b.tenants, "ada"); err != nil {
+		t.Fatal(err)
+	}
+	key, err := tenant.Add(b.tenants, "ada", once, time.Now())
+	if err == nil {
+		b.keys["ada"], err = key, b.folder.Poll()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []int{200, 429} {
+		if status, text := b.answer("/v1/chat/completions", chat("hi")); status != want {
+			t.Errorf("request %d of the tenant that was added again: status %d, body %s; want %d", i+1, status, text, want)
+		}
+	}
+}
+
 func TestLedgerFailureStopsAdmission(t *testing.T) {
 	b := newBench(t, setup{})
 	fails := func(err error) {

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"strconv"
 	"sync"
 	"time"
 
@@ -20,16 +21,20 @@ func newQuotas(now func() time.Time) *quotas {
 	return &quotas{now: now, table: admission.NewQuotas()}
 }
 
+// account names a tenant's account. One that was removed and added again has another
+// tag, and with it an account of its own: what its predecessor spent is not its.
+func account(t *tenant.Tenant) string { return strconv.FormatUint(uint64(t.Tag), 16) }
+
 func (q *quotas) enter(t *tenant.Tenant) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.table.Enter(q.now(), t.Name, admission.Limits(t.Limits()))
+	return q.table.Enter(q.now(), account(t), admission.Limits(t.Limits()))
 }
 
 func (q *quotas) reserve(t *tenant.Tenant, ask admission.Ask) (admission.Reservation, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.table.Reserve(q.now(), t.Name, admission.Limits(t.Limits()), ask)
+	return q.table.Reserve(q.now(), account(t), admission.Limits(t.Limits()), ask)
 }
 
 func (q *quotas) settle(id admission.Reservation, usedTokens int) {
