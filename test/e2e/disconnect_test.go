@@ -34,7 +34,7 @@ func TestDisconnectStorm(t *testing.T) {
 	questions := s.soloQuestions(t, 40)
 	before := firstTokens(t, s, calm, questions, 200)
 
-	c := &cutter{server: s, questions: questions, survivors: map[string]string{}}
+	c := &cutter{server: s, questions: questions, survivors: map[string]string{}, latest: map[string]time.Duration{}}
 	phases := map[string]int{}
 	batch := min(requests, 500)
 	for asked := 0; asked < requests || c.scarce != "" && asked < 3*requests; asked += batch {
@@ -226,8 +226,9 @@ type cutter struct {
 	mu              sync.Mutex
 	asked           int
 	lastByte, wrong int
-	survivors       map[string]string // page digests of their solo runs by the answers' ids
-	firsts          []time.Duration   // latest times to the first token
+	survivors       map[string]string        // page digests of their solo runs by the answers' ids
+	firsts          []time.Duration          // latest times to the first token
+	latest          map[string]time.Duration // the latest of each prompt
 }
 
 // run asks count questions, many at a time; a few at a time where the moment that
@@ -267,7 +268,7 @@ func (c *cutter) ask(t *testing.T, r *rand.Rand) {
 	begun := time.Now()
 	text, id, done, _ := c.server.streamID(ctx, c.server.key(r.IntN(2)), q.prompt, len(q.want), func(pieces int) bool {
 		if pieces == 1 {
-			c.first(time.Since(begun))
+			c.first(q, time.Since(begun))
 		}
 		return pieces != at
 	})
@@ -287,7 +288,7 @@ func (c *cutter) ask(t *testing.T, r *rand.Rand) {
 // plan says at which piece to hang up, or after what time; 0 and 0: not at all.
 func (c *cutter) plan(r *rand.Rand, q question) (at int, after time.Duration) {
 	early := time.Duration(1 + r.IntN(20_000_000))
-	near := time.Duration(float64(c.typical(r)) * (0.8 + 0.3*r.Float64()))
+	near := time.Duration(float64(c.expected(r, q)) * (0.85 + 0.2*r.Float64()))
 	within := time.Duration(float64(c.typical(r)) * r.Float64())
 	switch n := r.IntN(10); {
 	case n < 8 && c.scarce == "before first token":
@@ -296,9 +297,9 @@ func (c *cutter) plan(r *rand.Rand, q question) (at int, after time.Duration) {
 		return 0, early
 	case n < 6 && (c.scarce == "prefill" || c.scarce == "transfer"):
 		return 0, max(within, near/2)
-	case n == 0:
+	case n == 0 || n < 6 && c.scarce == "decode":
 		return 1 + r.IntN(len(q.want)-2), 0
-	case n == 1:
+	case n == 1 || n < 6 && c.scarce == "last byte":
 		return len(q.want), 0
 	case n == 2:
 		return 0, early
@@ -310,9 +311,10 @@ func (c *cutter) plan(r *rand.Rand, q question) (at int, after time.Duration) {
 	return 0, 0
 }
 
-func (c *cutter) first(d time.Duration) {
+func (c *cutter) first(q question, d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.latest[q.prompt] = d
 	if c.firsts = append(c.firsts, d); len(c.firsts) > 64 {
 		c.firsts = c.firsts[1:]
 	}
@@ -326,6 +328,17 @@ func (c *cutter) typical(r *rand.Rand) time.Duration {
 		return 50 * time.Millisecond
 	}
 	return c.firsts[r.IntN(len(c.firsts))]
+}
+
+// expected is what the same question's first token took the last time.
+func (c *cutter) expected(r *rand.Rand, q question) time.Duration {
+	c.mu.Lock()
+	latest := c.latest[q.prompt]
+	c.mu.Unlock()
+	if latest == 0 {
+		return c.typical(r)
+	}
+	return latest
 }
 
 // phases says, from the ledgers, where each request was that its client left.
