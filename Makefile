@@ -37,7 +37,7 @@ setup:
 bench: setup build
 	@scripts/bench
 
-# The proof of the transfer, by Coq, z3 and cvc5, which it installs; then every state of the nightly worlds, in the better part of an hour.
+# The proof of the transfer, by Coq, z3 and cvc5, which it installs; then every state of the nightly worlds, in half an hour.
 prove: build
 	@scripts/setup proof
 	@formal/check --full
