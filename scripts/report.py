@@ -2,8 +2,10 @@
 unless it says "on demand": it computes something for the documents that takes hours."""
 import collections
 import json
+import re
 import sys
 
+TOLD = re.compile(r"\s*(?:[a-z_0-9]+\.go:\d+: )?((?:seed|measured) .*)")
 output = collections.defaultdict(list)
 count = collections.Counter()
 bad = []
@@ -23,8 +25,9 @@ for line in sys.stdin:
     key = (e.get("Package"), e.get("Test"))
     if e["Action"] == "output":
         output[key].append(e["Output"])
-        if e["Output"].lstrip().startswith(("seed ", "measured ")):  # what a run used and what it found belongs in the log
-            print("   ", e["Output"].strip())
+        said = TOLD.match(e["Output"])  # what a run used and what it found belongs in the log
+        if said:
+            print("   ", key[1], said[1])
         continue
     if e["Action"] not in ("pass", "fail", "skip"):
         continue

@@ -111,6 +111,7 @@ func testKilled(t *testing.T, tr Transport) {
 // report is what a storm did.
 type report struct {
 	aborts, landed, refused, corrupted int
+	quarantined, back                  int // pages from their abort until their fence, and after it
 	fences                             []time.Duration
 	spun                               uint64 // see wait
 }
@@ -182,7 +183,8 @@ func storm(t *testing.T, tr Transport, aborts int, memory func(int) []byte, door
 		t.Error(err)
 	}
 	slices.Sort(r.fences)
-	t.Logf("%d aborts, %d pages landed, %d refused, %d corrupted; fence p50 %v, p99 %v, max %v", r.aborts, r.landed, r.refused, r.corrupted,
+	t.Logf("measured %d aborts, %d pages landed, %d refused, %d quarantined, %d got back, %d corrupted; fence p50 %v, p99 %v, max %v",
+		r.aborts, r.landed, r.refused, r.quarantined, r.back, r.corrupted,
 		r.fences[len(r.fences)/2], r.fences[len(r.fences)*99/100], r.fences[len(r.fences)-1])
 	return r
 }
@@ -199,6 +201,7 @@ func (n *node) abort(random *rand.Rand, g grant, r *report) {
 	r.spun ^= wait(random.IntN(20000))
 	begun := time.Now()
 	n.link.Fence(g.X)
+	r.quarantined += len(g.Pages)
 	closed := false
 	for fenced := false; !fenced; {
 		e := n.nextOf(transport.Landed, transport.Fenced, transport.Refused, transport.Message)
@@ -208,6 +211,7 @@ func (n *node) abort(random *rand.Rand, g grant, r *report) {
 	}
 	r.fences = append(r.fences, time.Since(begun))
 	n.takeOver(g)
+	r.back += len(g.Pages)
 	for !closed {
 		e := n.nextOf(transport.Refused, transport.Landed, transport.Message)
 		closed = e.Kind == transport.Message
