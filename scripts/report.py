@@ -5,7 +5,7 @@ import json
 import re
 import sys
 
-TOLD = re.compile(r"\s*(?:[a-z_0-9]+\.go:\d+: )?((?:seed|measured) .*)")
+TOLD = re.compile(r"\s*(?:[a-z_0-9]+\.go:\d+: )?((?:seed|measured|sampled by)\b.*)")
 output = collections.defaultdict(list)
 count = collections.Counter()
 bad = []
