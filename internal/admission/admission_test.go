@@ -256,8 +256,8 @@ func queue() *Queue {
 // all is room for any ticket.
 type all struct{}
 
-func (all) Fits(Ticket) bool      { return true }
-func (all) FitsAlone(Ticket) bool { return true }
+func (all) Fits(Ticket) bool    { return true }
+func (all) KeptOut(Ticket) bool { return false }
 
 // seat is room for so many tokens; tenants hold some already.
 type seat struct {
@@ -272,8 +272,10 @@ func (s seat) free() int {
 	}
 	return free
 }
-func (s seat) Fits(t Ticket) bool      { return t.Tokens <= s.free() }
-func (s seat) FitsAlone(t Ticket) bool { return t.Tokens <= s.free()+s.held[t.Tenant] }
+func (s seat) Fits(t Ticket) bool { return t.Tokens <= s.free() }
+func (s seat) KeptOut(t Ticket) bool {
+	return t.Tokens <= s.pages-s.held[t.Tenant] && t.Tokens > s.free()+s.held[t.Tenant]
+}
 
 func TestQueueIsBounded(t *testing.T) {
 	q := NewQueue(QueueConfig{TicketsMax: 3, TenantTicketsMax: 2, RetryAfter: 7 * time.Second})
@@ -495,6 +497,28 @@ func TestATenantInItsOwnWayStopsNobody(t *testing.T) {
 	}
 }
 
+// What a tenant's own work alone keeps out claims nothing while others' work, without
+// which it would not fit either, comes and goes.
+func TestATenantInItsOwnWayLeavesTheRoomToOthers(t *testing.T) {
+	q, room := queue(), seat{pages: 100, held: map[string]int{"ada": 10}}
+	push(t, q, Ticket{1, "ada", 100})
+	for i := range uint64(200) {
+		push(t, q, Ticket{10 + i, "bob", 10})
+	}
+	var running []Ticket
+	for round := range 100 {
+		for w, ok := q.Next(room); ok; w, ok = q.Next(room) {
+			running = append(running, w)
+			room.held[w.Tenant] += w.Tokens
+		}
+		if len(running) != 9 {
+			t.Fatalf("round %d: %d of bob's tickets run, want 9", round, len(running))
+		}
+		room.held["bob"] -= running[0].Tokens
+		running = running[1:]
+	}
+}
+
 // Who claims the room and leaves has cost the others as much as if served; who leaves
 // without a claim has not.
 func TestAClaimIsNotFree(t *testing.T) {
@@ -568,7 +592,7 @@ func TestPassesAreBounded(t *testing.T) {
 					break
 				}
 				for other, waiting := range first {
-					if other == w.Tenant || len(waiting) == 0 || start[other] >= start[w.Tenant] || room.FitsAlone(waiting[0]) {
+					if other == w.Tenant || len(waiting) == 0 || start[other] >= start[w.Tenant] || !room.KeptOut(waiting[0]) {
 						continue
 					}
 					if passed[other] += w.Tokens; passed[other] > waiting[0].Tokens+largest {

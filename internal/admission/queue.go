@@ -32,9 +32,9 @@ type QueueConfig struct {
 //
 // A ticket that does not fit at the workers is passed by others that do, for as many
 // tokens as it asks for. Then it claims the room that becomes free: none is passed on
-// behind it, until it fits. One that its own tenant's running work keeps out claims
-// nothing, however long it waits. Who leaves with a claim is charged as if served,
-// since others stood still for it.
+// behind it, until it fits. One that does not wait for others only, since its own
+// tenant's running work keeps it out, claims nothing, however long it waits. Who leaves
+// with a claim is charged as if served, since others stood still for it.
 type Queue struct {
 	config  QueueConfig
 	virtual uint64 // start tag of the ticket that was taken last
@@ -119,8 +119,9 @@ func (q *Queue) insert(l *lane, at int, w waiting) {
 type Room interface {
 	// Fits reports whether a ticket can run now.
 	Fits(t Ticket) bool
-	// FitsAlone reports whether it could if its tenant had nothing running.
-	FitsAlone(t Ticket) bool
+	// KeptOut reports whether other tenants' work keeps it out: it fits if they have
+	// nothing running, and not if its own tenant has nothing.
+	KeptOut(t Ticket) bool
 }
 
 // Next takes the ticket whose turn it is: the first of the tenant with the smallest
@@ -135,7 +136,7 @@ func (q *Queue) Next(room Room) (Ticket, bool) {
 			}
 			return q.take(l), true
 		}
-		if l.passed >= l.size() && !room.FitsAlone(l.tickets[0].Ticket) {
+		if l.passed >= l.size() && room.KeptOut(l.tickets[0].Ticket) {
 			break
 		}
 	}
@@ -146,7 +147,7 @@ func (q *Queue) Next(room Room) (Ticket, bool) {
 // its own tenant's work keeps out gets ahead of others by no more than one ticket.
 func (l *lane) letPass(other *lane, room Room) {
 	switch {
-	case !room.FitsAlone(l.tickets[0].Ticket):
+	case room.KeptOut(l.tickets[0].Ticket):
 		l.passed += other.size()
 	case other.start > l.size():
 		l.start = max(l.start, other.start-l.size())

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"slices"
 	"time"
 
 	"github.com/bulkhead-kv/bulkhead/internal/admission"
@@ -99,16 +100,23 @@ func (r *Room) Pick(tenant string, need Need) (best Pair, ok bool) {
 	return best, ok
 }
 
-// FitsAlone reports whether there were room for the request if its tenant had nothing
-// running.
-func (r *Room) FitsAlone(tenant string, need Need) bool {
+// KeptOut reports whether other tenants' requests keep one of the tenant out: there were
+// room for it if they ran nothing, and none if the tenant ran nothing.
+func (r *Room) KeptOut(tenant string, need Need) bool {
 	own := r.book.tenants[tenant]
-	for _, pair := range r.pairs {
-		if pair.Prefill.fits(need.PromptTokens, own[pair.Prefill.Node].Pages) && pair.Decode.fits(need.StoredTokens, own[pair.Decode.Node].Pages) {
-			return true
-		}
+	if r.overShare(r.p, own, need.PromptTokens) || r.overShare(r.d, own, need.StoredTokens) {
+		return false
 	}
-	return false
+	beside := func(w Worker) (freed int) { return w.HeldPages - own[w.Node].Pages }
+	alone := func(w Worker) (freed int) { return own[w.Node].Pages }
+	return r.fits(need, beside) && !r.fits(need, alone)
+}
+
+// fits reports whether a pair had room if so many of the pages that it holds were freed.
+func (r *Room) fits(need Need, freed func(Worker) int) bool {
+	return slices.ContainsFunc(r.pairs, func(c Pair) bool {
+		return c.Prefill.fits(need.PromptTokens, freed(c.Prefill)) && c.Decode.fits(need.StoredTokens, freed(c.Decode))
+	})
 }
 
 // overShare reports whether a tenant would hold more pages than its share of all that
@@ -139,5 +147,5 @@ func (s *Seats) Fits(t admission.Ticket) bool {
 	return ok
 }
 
-// FitsAlone reports whether one had if the tenant had nothing running.
-func (s *Seats) FitsAlone(t admission.Ticket) bool { return s.Room.FitsAlone(t.Tenant, s.Need(t)) }
+// KeptOut reports whether other tenants' requests keep the ticket out.
+func (s *Seats) KeptOut(t admission.Ticket) bool { return s.Room.KeptOut(t.Tenant, s.Need(t)) }

@@ -154,29 +154,31 @@ func room(held map[string]int) *Room {
 }
 
 // A tenant holds no more than its share, though the rest is free, unless it held nothing.
-// What its own requests keep from fitting fits alone.
+// What its own requests keep from fitting is not kept out by others.
 func TestATenantLeavesRoomForTheNext(t *testing.T) {
 	pages := func(n int) Need { return Need{PromptTokens: 16 * n, StoredTokens: 16 * n} }
 	for _, c := range []struct {
-		name        string
-		held        map[string]int
-		need        int
-		fits, alone bool
+		name       string
+		held       map[string]int
+		need       int
+		fits, kept bool
 	}{
-		{"all there is, from nothing", nil, 100, true, true},
+		{"all there is, from nothing", nil, 100, true, false},
 		{"more than there is", nil, 101, false, false},
-		{"the whole share", map[string]int{"ada": 25}, 50, true, true},
-		{"over the share", map[string]int{"ada": 25}, 51, false, true},
-		{"another tenant's room", map[string]int{"ada": 75}, 1, false, true},
-		{"room beside another", map[string]int{"bob": 75}, 25, true, true},
-		{"none beside another", map[string]int{"bob": 75}, 26, false, false},
-		{"none beside another and itself", map[string]int{"bob": 75, "ada": 10}, 26, false, false},
-		{"none beside itself", map[string]int{"bob": 50, "ada": 30}, 30, false, true},
+		{"the whole share", map[string]int{"ada": 25}, 50, true, false},
+		{"over the share", map[string]int{"ada": 25}, 51, false, false},
+		{"over the share beside another", map[string]int{"ada": 25, "bob": 75}, 51, false, false},
+		{"another tenant's room", map[string]int{"ada": 75}, 1, false, false},
+		{"room beside another", map[string]int{"bob": 75}, 25, true, false},
+		{"none beside another", map[string]int{"bob": 75}, 26, false, true},
+		{"none beside another and itself", map[string]int{"bob": 75, "ada": 10}, 26, false, true},
+		{"none beside another or itself", map[string]int{"bob": 75, "ada": 10}, 91, false, false},
+		{"none beside both, but beside either", map[string]int{"bob": 50, "ada": 30}, 40, false, false},
 	} {
 		r := room(c.held)
 		_, fits := r.Pick("ada", pages(c.need))
-		if alone := r.FitsAlone("ada", pages(c.need)); fits != c.fits || alone != c.alone {
-			t.Errorf("%s: %d pages beside %v fit: %v, alone: %v; want %v and %v", c.name, c.need, c.held, fits, alone, c.fits, c.alone)
+		if kept := r.KeptOut("ada", pages(c.need)); fits != c.fits || kept != c.kept {
+			t.Errorf("%s: %d pages beside %v fit: %v, kept out by others: %v; want %v and %v", c.name, c.need, c.held, fits, kept, c.fits, c.kept)
 		}
 	}
 }
