@@ -114,14 +114,13 @@ func (c Config) RequestBytes() int64 { return c.AnswersBytesMax + bodyCost*c.Bod
 
 // Within lowers the budgets of bodies and answers, each by the same part, as far as is
 // needed for RequestBytes to be at most so many. A body may then be at most as long as
-// all together. Requires: bytes >= 1 MiB.
+// all of one tenant. Requires: bytes >= 1 MiB.
 func (c Config) Within(bytes int64) Config {
 	part := min(1, float64(bytes)/float64(c.RequestBytes()))
 	for _, budget := range []*int64{&c.AnswersBytesMax, &c.TenantAnswersBytesMax, &c.BodiesBytesMax, &c.TenantBodiesBytesMax} {
 		*budget = int64(float64(*budget) * part)
 	}
-	c.BodyBytesMax = min(c.BodyBytesMax, c.BodiesBytesMax)
-	c.TenantBodiesBytesMax = max(c.TenantBodiesBytesMax, c.BodyBytesMax)
+	c.BodyBytesMax = min(c.BodyBytesMax, c.TenantBodiesBytesMax)
 	return c
 }
 

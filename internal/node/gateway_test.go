@@ -26,6 +26,9 @@ func TestRequestsStayWithinTheSum(t *testing.T) {
 		if c.TenantAnswersBytesMax > c.AnswersBytesMax || c.BodyBytesMax > c.BodiesBytesMax || c.TenantBodiesBytesMax > c.BodiesBytesMax {
 			t.Errorf("with %d bytes of memory a part is larger than the whole: %+v", memory, c)
 		}
+		if part := c.BodiesBytesMax / 4; c.TenantBodiesBytesMax > part || c.BodyBytesMax > part {
+			t.Errorf("with %d bytes of memory a tenant's bodies have %d bytes and one %d of %d for all, want no more than a quarter", memory, c.TenantBodiesBytesMax, c.BodyBytesMax, c.BodiesBytesMax)
+		}
 	}
 	if c, want := gatewayConfig(o, "m", 64<<30), gateway.Default(); c.AnswersBytesMax != want.AnswersBytesMax || c.BodyBytesMax != want.BodyBytesMax || c.TenantBodiesBytesMax != want.TenantBodiesBytesMax {
 		t.Errorf("a large machine's bounds are %+v, want the defaults", c)
