@@ -117,7 +117,9 @@ func completeServe(cmd *cobra.Command, o *node.ServeOptions, context, transfer, 
 	}
 	o.TCP = transfer == "tcp"
 	if cert != "" {
-		o.TLS = &cluster.PublicTLS{Cert: cert, Key: key}
+		if o.TLS, err = publicTLS(cert, key); err != nil {
+			return err
+		}
 	}
 	if o.Log, err = logger(o.LogLevel); err != nil {
 		return err
@@ -153,6 +155,14 @@ func adminHostPort(address string) error {
 		return nil
 	}
 	return hostPort("admin", address)
+}
+
+// publicTLS names the files by absolute paths: the processes that read them get the names
+// through a file of another folder.
+func publicTLS(cert, key string) (*cluster.PublicTLS, error) {
+	cert, errCert := filepath.Abs(cert)
+	key, errKey := filepath.Abs(key)
+	return &cluster.PublicTLS{Cert: cert, Key: key}, errors.Join(errCert, errKey)
 }
 
 // percent refuses a part of a whole that is none.
