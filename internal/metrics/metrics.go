@@ -69,6 +69,9 @@ func (s *Set) vector(r Row) prometheus.Collector {
 	case Counter:
 		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: r.Help}, r.Labels)
 		s.counters[r.Name] = v
+		if len(r.Labels) == 0 {
+			v.WithLabelValues() // 0 until something is counted, not absent
+		}
 		return v
 	case Gauge:
 		v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: r.Help}, r.Labels)

@@ -64,6 +64,17 @@ func TestTable(t *testing.T) {
 	}
 }
 
+// What has no labels is there before it is first counted, or the first time is missed.
+func TestCountersBeginAtZero(t *testing.T) {
+	w := httptest.NewRecorder()
+	New().Handler(func() {}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	for _, r := range Rows() {
+		if r.Kind == Counter && len(r.Labels) == 0 && !strings.Contains(w.Body.String(), "\n"+string(r.Name)+" 0\n") {
+			t.Errorf("%s is not served as 0", r.Name)
+		}
+	}
+}
+
 func TestEveryRowCanBeWrittenAndRead(t *testing.T) {
 	s := New()
 	for _, r := range Rows() {
