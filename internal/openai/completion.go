@@ -35,9 +35,6 @@ func ParseCompletion(body []byte) (*CompletionRequest, error) {
 	if top, ok := o.integer("logprobs", 0, LogprobsMax); ok {
 		r.Sampling.Logprobs = int(top)
 	}
-	if best, ok := o.integer("best_of", 1, ChoicesMax); ok && int(best) != r.N {
-		o.fail(invalid(CodeUnsupported, "best_of", "best_of must equal n (%d)", r.N))
-	}
 	r.Prompts = o.prompts()
 	if count := len(r.Prompts) * r.N; o.err == nil && count > ChoicesMax {
 		o.fail(invalid(CodeOutOfRange, "prompt", "the number of prompts times n must be at most %d, it is %d", ChoicesMax, count))

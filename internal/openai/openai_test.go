@@ -110,6 +110,7 @@ func TestChatRefusals(t *testing.T) {
 		{"json object", chatHead + `,"response_format":{"type":"json_object"}}`, "response_format.type", CodeUnsupported, "structured"},
 		{"tools", chatHead + `,"tools":[{"type":"function"}]}`, "tools", CodeUnsupported, "not supported"},
 		{"tool_choice", chatHead + `,"tool_choice":"required"}`, "tool_choice", CodeUnsupported, "tools"},
+		{"best_of", chatHead + `,"best_of":3,"n":2}`, "best_of", CodeUnsupported, "n (2)"},
 		{"audio", chatHead + `,"modalities":["text","audio"]}`, "modalities", CodeUnsupported, "text"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

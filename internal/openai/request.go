@@ -56,6 +56,9 @@ func (o *object) options() Options {
 	if n, ok := o.integer("n", 1, ChoicesMax); ok {
 		opt.N = int(n)
 	}
+	if best, ok := o.integer("best_of", 1, ChoicesMax); ok && int(best) != opt.N {
+		o.fail(invalid(CodeUnsupported, "best_of", "best_of must equal n (%d)", opt.N))
+	}
 	opt.MaxTokens = o.maxTokens()
 	opt.IncludeUsage = o.includeUsage(opt.Stream)
 	opt.Sampling = o.sampling()
