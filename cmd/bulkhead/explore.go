@@ -49,7 +49,7 @@ func newCheck() *cobra.Command {
 		Long:  fmt.Sprintf(checkLong, transportList()),
 		Example: `  bulkhead check                              every world of the small set
   bulkhead check --transport one-sided        those with one kind of transport
-  bulkhead check --world "crash of prefill"   one world, on each
+  bulkhead check --world "crash of prefill"   one world, on each that has it
   bulkhead check --list                       what there is
   bulkhead check ledger                       hold what ran against the machines`,
 		Args: args(knownCommand),
