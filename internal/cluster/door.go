@@ -75,6 +75,7 @@ type visitor struct {
 
 	mu     sync.Mutex
 	inside bool // its peer is known; protected by mu
+	closed bool // it gets no place any more; protected by mu
 }
 
 // Read implements net.Conn.
@@ -90,7 +91,10 @@ func (v *visitor) Read(b []byte) (int, error) {
 func (v *visitor) welcome() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.inside {
+	switch {
+	case v.closed:
+		return fmt.Errorf("take in a connection: %w", net.ErrClosed)
+	case v.inside:
 		return nil
 	}
 	if err := v.guest.Leave(); err != nil {
@@ -108,6 +112,7 @@ func (v *visitor) Close() error {
 	_ = v.guest.Leave() // if it was sent away it was closed
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.closed = true
 	if v.inside {
 		v.inside = false
 		v.door.leave()

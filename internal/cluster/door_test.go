@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"net"
 	"sync"
 	"testing"
@@ -105,5 +106,25 @@ func TestKnownPeersAreBounded(t *testing.T) {
 	}
 	if d.known != connectionsMax-1 {
 		t.Errorf("%d connections are counted after one of %d was closed", d.known, connectionsMax)
+	}
+}
+
+// A connection that is closed before its peer is known has no place that nobody would
+// give back.
+func TestAClosedConnectionIsNotLetIn(t *testing.T) {
+	d := newDoor(listen(t))
+	defer func() { _ = d.Close() }()
+	out, err := net.Dial("tcp", d.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = out.Close() }()
+	in, err := d.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = in.Close()
+	if err := in.(*visitor).welcome(); !errors.Is(err, net.ErrClosed) || d.known != 0 {
+		t.Errorf("a closed connection is let in with %v, %d are counted", err, d.known)
 	}
 }
