@@ -83,7 +83,8 @@ var conditions = []condition{
 	{"a flag's value can't be", exitUsage, `see "bulkhead .*--help"`, []string{
 		"serve --prefills x", "serve --prefills 0", "serve --context many", "serve --log-level loud", "serve --timeout -1s", "serve --drain -1s",
 		"gateway --cluster good.yaml --reserve -1", "gateway --cluster good.yaml --queue-timeout -1s", "prefill --cluster good.yaml --name p0 --log-level loud",
-		"prefill --cluster good.yaml --name p0 --drain -1s", "run tracer Hi --max-tokens -1", "run tracer Hi --url nowhere", "pull x --as ../x",
+		"prefill --cluster good.yaml --name p0 --drain -1s", "run tracer Hi --max-tokens -1", "run tracer Hi --url nowhere",
+		"run tracer Hi --url http://127.0.0.1:1843500", "chat tracer --url http://127.0.0.1:65536", "pull x --as ../x",
 		"tenant add acme --concurrency -1 --tenants absent.json", "tenant rotate acme --grace -1s --tenants tenants.json", "check --world nosuch",
 		"ledger show --request x", "sim --runs 0"}},
 	{"an argument can't be", exitUsage, `see "bulkhead .*--help"`, []string{

@@ -196,9 +196,14 @@ func TestNoServerIsToldFromARefusal(t *testing.T) {
 	if _, err := c.Models(t.Context()); !errors.Is(err, ErrNoServer) {
 		t.Errorf("error is %v, want ErrNoServer", err)
 	}
-	for _, address := range []string{"", "localhost:8080", "ftp://h", "http://"} {
+	for _, address := range []string{"", "localhost:8080", "ftp://h", "http://", "http://h:65536", "http://h:1843500/v1", "http://[::1]:99999999999999999999"} {
 		if _, err := New(address, ""); err == nil {
 			t.Errorf("address %q is accepted", address)
+		}
+	}
+	for _, address := range []string{"http://h", "http://h:", "http://h:0", "https://[::1]:65535/v1"} {
+		if _, err := New(address, ""); err != nil {
+			t.Errorf("address %q is refused: %v", address, err)
 		}
 	}
 }
