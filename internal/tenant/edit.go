@@ -180,7 +180,7 @@ func readOrBegin(path string) (*file, fs.FileInfo, error) {
 // read parses the file strictly and says which version of it was read. A file
 // that isn't there is an error of kind fault.NotFound.
 func read(path string) (*file, fs.FileInfo, error) {
-	in, err := os.Open(path)
+	in, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO in its place is not waited for
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, fault.New(fault.NotFound, "there is no tenants file %s (\"bulkhead tenant add NAME --tenants %s\" makes one)", path, path)
 	}
@@ -191,6 +191,9 @@ func read(path string) (*file, fs.FileInfo, error) {
 	info, err := in.Stat()
 	if err != nil {
 		return nil, nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, nil, fault.New(fault.Invalid, "tenants file %s is no regular file, its mode is %v", path, info.Mode())
 	}
 	if perm := info.Mode().Perm(); perm&0o077 != 0 {
 		return nil, nil, fault.New(fault.Invalid, "tenants file %s has mode %04o, it holds secrets and must have 0600", path, perm)

@@ -2,6 +2,7 @@ package tenant
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/bulkhead-kv/bulkhead/internal/fault"
 )
@@ -214,6 +216,59 @@ func TestVanishedFileLeavesTenants(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// What is no file has no end, or no writer: it is said, counted and not waited for.
+func TestWhatIsNoFileLeavesTenants(t *testing.T) {
+	for name, put := range map[string]func(path string) error{
+		"a FIFO":   func(path string) error { return unix.Mkfifo(path, 0o600) },
+		"a folder": func(path string) error { return os.Mkdir(path, 0o700) },
+		"a device": func(path string) error { return os.Symlink("/dev/zero", path) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "tenants.json")
+			key := mustAdd(t, path, "ada")
+			var log strings.Builder
+			d, err := Open(path, slog.New(slog.NewTextHandler(&log, nil)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(os.Rename(path, path+".away"), put(path)); err != nil {
+				t.Fatal(err)
+			}
+			within(t, d.look)
+			within(t, d.look)
+			if said := log.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, path+" is no regular file, its mode is ") || fault.Of(d.Err()) != fault.Invalid {
+				t.Errorf("the log says %q and the directory's error is %v, want one line and the same error", said, d.Err())
+			}
+			if _, err := d.Authenticate(key, noon); err != nil {
+				t.Errorf("the tenants of the last good file are lost: %v", err)
+			}
+			if err := errors.Join(os.Remove(path), os.Rename(path+".away", path)); err != nil {
+				t.Fatal(err)
+			}
+			mustAdd(t, path, "bob")
+			within(t, d.look)
+			if d.Err() != nil || d.Count() != 2 {
+				t.Errorf("with a file again there are %d tenants and the error %v, want 2 and none", d.Count(), d.Err())
+			}
+		})
+	}
+}
+
+// within fails the test when f does not end.
+func within(t *testing.T, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Fatal("it waits for ever")
 	}
 }
 
