@@ -119,8 +119,8 @@ func nodeTemplate(id Identity, hosts []string, now time.Time) (*x509.Certificate
 
 func loadAuthority(dir string) (*Authority, error) {
 	certPath, keyPath := filepath.Join(dir, caCertFile), filepath.Join(dir, caKeyFile)
-	certPEM, certErr := os.ReadFile(certPath)
-	keyPEM, keyErr := os.ReadFile(keyPath)
+	certPEM, certErr := readFile(certPath)
+	keyPEM, keyErr := readFile(keyPath)
 	if errors.Is(certErr, fs.ErrNotExist) != errors.Is(keyErr, fs.ErrNotExist) {
 		return nil, fmt.Errorf("authority in %s: one of %s and %s is missing", dir, caCertFile, caKeyFile)
 	}

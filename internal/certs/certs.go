@@ -13,6 +13,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"regexp"
@@ -20,6 +21,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Role is what a node may do. It is part of the certificate's name.
@@ -237,7 +240,7 @@ func (m *Material) Client(want Identity, host string) *tls.Config {
 }
 
 func loadRoots(path string) (*x509.CertPool, error) {
-	pem, err := os.ReadFile(path)
+	pem, err := readFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("load authorities: %w", err)
 	}
@@ -246,6 +249,24 @@ func loadRoots(path string) (*x509.CertPool, error) {
 		return nil, fmt.Errorf("load authorities %s: no certificate in it", path)
 	}
 	return roots, nil
+}
+
+// readFile is os.ReadFile for a regular file. Anything else is an error: a FIFO would
+// be waited for, a device may have no end.
+func readFile(path string) ([]byte, error) {
+	in, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = in.Close() }() // it was only read
+	info, err := in.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no regular file, its mode is %v", path, info.Mode())
+	}
+	return io.ReadAll(in)
 }
 
 // privateFile refuses a key that others can read.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -11,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // followed is a node whose files a test changes.
@@ -136,6 +139,11 @@ func TestAFileThatCannotBeReadChangesNothing(t *testing.T) {
 				}
 			}
 		},
+		"the certificate is a FIFO": func(t *testing.T, f *followed) { replaceBy(t, f.material.files.Cert, fifo) },
+		"the key is a FIFO":         func(t *testing.T, f *followed) { replaceBy(t, f.material.files.Key, fifo) },
+		"the certificate is a device": func(t *testing.T, f *followed) {
+			replaceBy(t, f.material.files.Cert, func(path string) error { return os.Symlink("/dev/zero", path) })
+		},
 		"others can read the key": func(t *testing.T, f *followed) {
 			if err := os.Chmod(f.material.files.Key, 0o644); err != nil {
 				t.Fatal(err)
@@ -168,6 +176,29 @@ func TestAFileThatCannotBeReadChangesNothing(t *testing.T) {
 				t.Errorf("after a good file certificate %s is in use, want %s; %d failures", got, serial(renewed), f.failures)
 			}
 		})
+	}
+}
+
+func replaceBy(t *testing.T, path string, put func(path string) error) {
+	t.Helper()
+	if err := errors.Join(os.Remove(path), put(path)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func fifo(path string) error { return unix.Mkfifo(path, 0o600) }
+
+// Neither is the authorities' file waited for, nor those of an authority of ours.
+func TestAnAuthorityThatIsNoFileIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	f := follow(t, dir, Identity{Prefill, "p1"})
+	replaceBy(t, f.material.files.CA, fifo)
+	f.polls()
+	if f.failures != 1 || !strings.Contains(f.log.String(), f.material.files.CA+" is no regular file, its mode is p") {
+		t.Errorf("%d failures are counted, want 1: %s", f.failures, &f.log)
+	}
+	if _, _, err := OpenAuthority(dir, time.Now()); err == nil || !strings.Contains(err.Error(), "is no regular file, its mode is p") {
+		t.Errorf("an authority whose certificate is a FIFO is opened with %v", err)
 	}
 }
 

@@ -23,7 +23,7 @@ func LoadPublic(cert, key string, now time.Time) (*tls.Certificate, error) {
 }
 
 func loadPair(cert, key string) (*tls.Certificate, error) {
-	pair, err := tls.LoadX509KeyPair(cert, key)
+	pair, err := readPair(cert, key)
 	if err != nil {
 		return nil, fmt.Errorf("load certificate %s with key %s: %w", cert, key, err)
 	}
@@ -31,6 +31,18 @@ func loadPair(cert, key string) (*tls.Certificate, error) {
 		return nil, fmt.Errorf("load certificate %s: no certificate in it", cert)
 	}
 	return &pair, nil
+}
+
+func readPair(cert, key string) (tls.Certificate, error) {
+	certPEM, err := readFile(cert)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	keyPEM, err := readFile(key)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.X509KeyPair(certPEM, keyPEM)
 }
 
 // checkChain refuses a certificate that peers who trust the file ca would refuse. The
