@@ -187,7 +187,7 @@ func (p *pull) download(ctx context.Context, a artifact) error {
 
 // copyFile copies a local GGUF file and publishes the copy.
 func (p *pull) copyFile(ctx context.Context, path, want string) error {
-	in, err := os.Open(path)
+	in, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO is not waited for
 	if err != nil {
 		return fault.New(fault.NotFound, "pull: %w", err)
 	}

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/bulkhead-kv/bulkhead/internal/fault"
 )
 
@@ -47,9 +49,14 @@ func TestPullCopiesALocalFile(t *testing.T) {
 
 func TestPullRefusesFilesThatAreNoModels(t *testing.T) {
 	dir := t.TempDir()
+	fifo := filepath.Join(dir, "fifo.gguf")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	tests := []struct{ path, want string }{
 		{filepath.Join(dir, "absent.gguf"), "no such file"},
 		{dir, "not a regular file"},
+		{fifo, "not a regular file"},
 		{writeFile(t, filepath.Join(dir, "text.gguf"), []byte("hello")), `begins with "hell", want "GGUF"`},
 		{writeFile(t, filepath.Join(dir, "empty.gguf"), nil), `begins with "", want "GGUF"`},
 		{writeFile(t, filepath.Join(dir, "short.gguf"), tinyModel(t, 1)[:500]), "not a usable GGUF file"},
