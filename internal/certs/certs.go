@@ -124,8 +124,8 @@ type loaded struct {
 }
 
 // Load reads a node's files and checks that they belong together: that the key is the
-// certificate's, that an authority in the files has signed it, and that all dates hold
-// now. The error names the file.
+// certificate's, that an authority in the files has signed it, that it is for both ends of
+// a connection, and that all dates hold now. The error names the file.
 func Load(f Files) (*Material, error) {
 	m := &Material{files: f}
 	m.follower = NewFollower([]string{f.CA, f.Cert, f.Key}, m.Reload)

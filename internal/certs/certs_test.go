@@ -1,8 +1,12 @@
 package certs
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/asn1"
 	"io"
 	"net"
 	"os"
@@ -238,6 +242,69 @@ func TestLoadPublicRefuses(t *testing.T) {
 		if tc.want == "" && (err != nil || pair == nil) || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 			t.Errorf("%s: error %v, want %q", tc.name, err, tc.want)
 		}
+	}
+}
+
+// issueFor makes a certificate of a gateway that is for these uses alone.
+func (a *Authority) issueFor(t *testing.T, uses []x509.ExtKeyUsage, unknown []asn1.ObjectIdentifier) Files {
+	t.Helper()
+	template, err := nodeTemplate(Identity{Gateway, "gateway"}, nil, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	template.ExtKeyUsage, template.UnknownExtKeyUsage = uses, unknown
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := NodeFiles(a.dir, "gateway")
+	if err := writePair(files.Cert, files.Key, der, key); err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// What peers refuse at each hand-shake is refused when it is loaded: a node is a server
+// and a client, the API a server.
+func TestLoadRefusesWhatIsForAnotherUse(t *testing.T) {
+	const server, client, code = x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageCodeSigning
+	a, _, err := OpenAuthority(t.TempDir(), time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const notServer = "is not for serverAuth"
+	for _, tc := range []struct {
+		name         string
+		uses         []x509.ExtKeyUsage
+		unknown      []asn1.ObjectIdentifier
+		node, public string // in the error; empty: it is taken
+	}{
+		{"both", []x509.ExtKeyUsage{server, client}, nil, "", ""},
+		{"not said", nil, nil, "", ""},
+		{"any", []x509.ExtKeyUsage{x509.ExtKeyUsageAny}, nil, "", ""},
+		{"serverAuth", []x509.ExtKeyUsage{server}, nil, "is not for clientAuth", ""},
+		{"clientAuth", []x509.ExtKeyUsage{client}, nil, notServer, notServer},
+		{"codeSigning", []x509.ExtKeyUsage{code}, nil, notServer, notServer},
+		{"one that nobody knows", nil, []asn1.ObjectIdentifier{{1, 2, 3}}, notServer, notServer},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := a.issueFor(t, tc.uses, tc.unknown)
+			_, nodeErr := Load(f)
+			_, publicErr := LoadPublic(f.Cert, f.Key, time.Now())
+			for _, got := range []struct {
+				as   string
+				err  error
+				want string
+			}{{"a node's", nodeErr, tc.node}, {"the API's", publicErr, tc.public}} {
+				if taken := got.err == nil; taken != (got.want == "") || !taken && !strings.Contains(got.err.Error(), got.want) {
+					t.Errorf("as %s it gives the error %v, want %q", got.as, got.err, got.want)
+				}
+			}
+		})
 	}
 }
 

@@ -5,18 +5,23 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
 // LoadPublic reads a chain and its key that no authority of ours has to have signed:
-// those that the public API shows. It refuses a key that isn't the certificate's, and
-// dates that don't hold now.
+// those that the public API shows. It refuses a key that isn't the certificate's, dates
+// that don't hold now, and a certificate that isn't for servers.
 func LoadPublic(cert, key string, now time.Time) (*tls.Certificate, error) {
 	pair, err := loadPair(cert, key)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkDates(pair.Leaf, now); err != nil {
+	err = checkDates(pair.Leaf, now)
+	if err == nil {
+		err = checkPublicUse(pair.Leaf)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("load certificate %s: %w", cert, err)
 	}
 	return pair, nil
@@ -59,17 +64,48 @@ func checkChain(pair *tls.Certificate, roots *x509.CertPool, ca string, now time
 		}
 		between.AddCert(c)
 	}
-	_, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
+	for _, u := range nodeUses {
+		if err := checkUse(pair.Leaf, x509.VerifyOptions{Roots: roots, Intermediates: between, CurrentTime: now}, u, ca); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// use is an extended key usage and its name in RFC 5280, section 4.2.1.12.
+type use struct {
+	usage x509.ExtKeyUsage
+	name  string
+}
+
+// nodeUses are what a node's certificate must be for: a node both calls and is called.
+var nodeUses = [...]use{{x509.ExtKeyUsageServerAuth, "serverAuth"}, {x509.ExtKeyUsageClientAuth, "clientAuth"}}
+
+// checkUse refuses a certificate that has no chain for this use.
+func checkUse(leaf *x509.Certificate, options x509.VerifyOptions, u use, ca string) error {
+	options.KeyUsages = []x509.ExtKeyUsage{u.usage}
+	_, err := leaf.Verify(options)
 	var invalid x509.CertificateInvalidError
 	switch {
 	case errors.As(err, new(x509.UnknownAuthorityError)):
 		return fmt.Errorf("no authority in %s that is valid now has signed it", ca)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return fmt.Errorf("its chain to %s: %w", ca, checkDates(invalid.Cert, now))
+		return fmt.Errorf("its chain to %s: %w", ca, checkDates(invalid.Cert, options.CurrentTime))
+	case errors.As(err, &invalid) && invalid.Reason == x509.IncompatibleUsage:
+		return fmt.Errorf("it or its chain to %s is not for %s, a node's must be for both serverAuth and clientAuth (extended key usage)", ca, u.name)
 	case err != nil:
 		return fmt.Errorf("its chain to %s: %w", ca, err)
 	}
 	return nil
+}
+
+// checkPublicUse refuses a certificate that names its uses and not that of a server.
+func checkPublicUse(c *x509.Certificate) error {
+	free := len(c.ExtKeyUsage) == 0 && len(c.UnknownExtKeyUsage) == 0
+	if free || slices.Contains(c.ExtKeyUsage, x509.ExtKeyUsageServerAuth) || slices.Contains(c.ExtKeyUsage, x509.ExtKeyUsageAny) {
+		return nil
+	}
+	return errors.New("it is not for serverAuth (extended key usage), clients would refuse it")
 }
 
 // checkDates refuses a certificate that isn't valid yet or no longer.

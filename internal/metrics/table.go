@@ -89,7 +89,7 @@ func Rows() []Row {
 		{TenantsKnown, "1", Gauge, "Tenants in the tenants file.", nil, nil},
 		{TenantsFailed, "1", Gauge, "1 while the tenants file can't be loaded: the tenants of the last good one stay, and no change to it takes effect.", nil, nil},
 		{QuotaExpired, "1", Counter, "Quota reservations that ended by their time instead of being settled.", nil, nil},
-		{CertificateFailures, "1", Counter, "New certificates that could not be used, so that the old one stays: they can't be read, aren't valid now, or no authority has signed them; node is the gateway's among the nodes, public that of the API.", []string{"certificate"}, nil},
+		{CertificateFailures, "1", Counter, "New certificates that could not be used, so that the old one stays: they can't be read, aren't valid now or for their use, or no authority has signed them; node is the gateway's among the nodes, public that of the API.", []string{"certificate"}, nil},
 		{WorkerUp, "1", Gauge, "1 if the worker is connected and speaks.", worker, nil},
 		{WorkerRoutable, "1", Gauge, "1 if requests may be given to the worker.", worker, nil},
 		{WorkerSeenAge, "seconds", Gauge, "Age of the worker's last status; -1 before the first.", worker, nil},
