@@ -46,7 +46,8 @@ PATH is a ledger's folder or a folder of ledgers, such as DATA/ledger where
 "bulkhead serve" keeps them (the default). A server may be running meanwhile.
 
 Exit codes: 0 all conform, 1 one does not, 3 inconclusive: nothing to check, older
-segments deleted, or entries lost. A 3 is never a pass.`
+segments deleted, a newest segment without its header, or entries lost. A 3 is
+never a pass.`
 
 func newCheckLedger() *cobra.Command {
 	cmd := &cobra.Command{
@@ -168,10 +169,13 @@ func remarksOn(r conform.Report) (remarks []string) {
 			remarks = append(remarks, fmt.Sprintf("%s: %s", r.Dir, e.Why))
 		}
 	}
-	if r.Broken != nil {
+	lack := lacks(r.Chain)
+	switch {
+	case r.Broken != nil:
 		remarks = append(remarks, fmt.Sprintf("%s:%d: the chain breaks: %v", r.Broken.Path, r.Broken.Line, r.Broken.Err))
-	}
-	if r.Chain.Torn {
+	case lack != "":
+		remarks = append(remarks, r.Dir+" "+lack)
+	case r.Chain.Torn:
 		remarks = append(remarks, tornRemark(r.Dir))
 	}
 	return remarks
@@ -191,12 +195,12 @@ func printChecksJSON(out io.Writer, reports []conform.Report, together conform.L
 	type report struct {
 		Path, Verdict, Broken string
 		Lockstep              string // of all ledgers together
-		Torn                  bool
+		Torn, Headless        bool
 		Incarnations          []epoch
 	}
 	all := []report{}
 	for _, r := range reports {
-		one := report{Path: r.Dir, Verdict: string(r.Verdict()), Lockstep: together.String(), Torn: r.Chain.Torn}
+		one := report{Path: r.Dir, Verdict: string(r.Verdict()), Lockstep: together.String(), Torn: r.Chain.Torn, Headless: r.Chain.Headless}
 		if r.Broken != nil {
 			one.Broken = r.Broken.Error()
 		}

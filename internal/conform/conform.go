@@ -83,10 +83,11 @@ type Report struct {
 	Epochs []Epoch
 }
 
-// Verdict sums up: the worst of the chain and of all incarnations.
+// Verdict sums up: the worst of the chain and of all incarnations. A newest segment
+// without its header may have held any of them, so it is inconclusive.
 func (r *Report) Verdict() Verdict {
 	worst := NoMachine
-	if len(r.Epochs) == 0 {
+	if len(r.Epochs) == 0 || r.Chain.Headless {
 		worst = Inconclusive
 	}
 	for _, e := range r.Epochs {

@@ -405,6 +405,14 @@ func TestCheckOfFolders(t *testing.T) {
 	if r := check(t, dir); r.Verdict() != Conforms || !r.Chain.Torn {
 		t.Errorf("a torn end: %v, torn is %v", r.Verdict(), r.Chain.Torn)
 	}
+	for name, rest := range map[string][]byte{"half a header": b[:9], "nothing": nil} {
+		if err := os.WriteFile(last, rest, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if r := check(t, dir); r.Verdict() != Inconclusive || !r.Chain.Headless {
+			t.Errorf("a newest segment with %s: %v, headless is %v", name, r.Verdict(), r.Chain.Headless)
+		}
+	}
 	b[len(b)-80] ^= 1
 	if err := os.WriteFile(last, b, 0o600); err != nil {
 		t.Fatal(err)
