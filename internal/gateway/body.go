@@ -14,7 +14,7 @@ import (
 // readBody reads the whole body within its bounds of size, time and memory, which is
 // the tenant's until release. The memory of a body that says its length is taken before
 // any of it is read: bodies that don't fit together are not all begun and none finished.
-// After an error the deadline stands, because net/http reads on before it answers.
+// After an error the deadline stands for what is thrown away of the body.
 func (g *Gateway) readBody(w http.ResponseWriter, r *http.Request, tenant string) (body []byte, release func(), err error) {
 	control := http.NewResponseController(w)
 	// A writer without deadlines (a recorder) has nothing that could block.

@@ -12,6 +12,7 @@
 //	assemble.go  text from tokens: UTF-8, stop strings (pure)
 //	dispatch.go  the queue and who runs where
 //	body.go, prompt.go  what a request may cost before it is admitted
+//	unread.go    bodies that are refused before they were read
 //	chat.go, completion.go  the two forms of answers
 //
 // What a client can observe of others: nothing but its own tenant's queue and
@@ -254,7 +255,7 @@ func (g *Gateway) Handler() http.Handler {
 		mux.Handle("/readyz", g.route("readyz", http.MethodGet, g.serveReadyz))
 	}
 	mux.Handle("/", g.route("other", "", serveNotFound))
-	return mux
+	return closeUnread(mux)
 }
 
 // AdminHandler serves the routes that are the operator's: /metrics, /readyz with its
@@ -265,7 +266,7 @@ func (g *Gateway) AdminHandler() http.Handler {
 	mux.Handle("/readyz", g.route("readyz", http.MethodGet, g.serveReadyzDetails))
 	mux.Handle("/metrics", g.route("metrics", http.MethodGet, g.serveMetrics))
 	mux.Handle("/", g.route("other", "", serveNotFound))
-	return mux
+	return closeUnread(mux)
 }
 
 func serveNotFound(w http.ResponseWriter, _ *http.Request) {

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/bulkhead-kv/bulkhead/internal/fault"
 	"github.com/bulkhead-kv/bulkhead/internal/metrics"
@@ -29,10 +28,6 @@ func (g *Gateway) route(name, method string, serve http.HandlerFunc) http.Handle
 			w.Header().Set("Allow", method)
 			writeJSON(seen, http.StatusMethodNotAllowed, (&openai.Error{Message: "this route takes " + method, Type: openai.TypeInvalidRequest, Code: "method_not_allowed"}).Body())
 			return
-		}
-		if method == http.MethodPost {
-			// For what net/http reads of a body that is refused before it was read.
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(g.config.BodyTimeout))
 		}
 		serve(seen, r)
 	})

@@ -65,7 +65,10 @@ func (g *Gateway) server(handler http.Handler) *http.Server {
 		ReadHeaderTimeout: g.config.HeaderTimeout,
 		IdleTimeout:       g.config.IdleTimeout,
 		MaxHeaderBytes:    g.config.HeaderBytesMax,
-		ErrorLog:          slog.NewLogLogger(g.parts.Log.Handler(), slog.LevelDebug),
+		// OPTIONS * is the handler's too: net/http's own waits for its body.
+		DisableGeneralOptionsHandler: true,
+
+		ErrorLog: slog.NewLogLogger(g.parts.Log.Handler(), slog.LevelDebug),
 	}
 }
 
