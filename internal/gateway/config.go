@@ -81,6 +81,9 @@ type Config struct {
 	ProbeEvery   time.Duration
 	ProbeTimeout time.Duration
 
+	// ConnectionsMax bounds the open connections of Serve. For one more, the one that has
+	// been without a request longest is closed.
+	ConnectionsMax int
 	// HeaderTimeout, IdleTimeout and HeaderBytesMax bound a connection,
 	// DrainTimeout the end of running answers when the gateway stops.
 	HeaderTimeout  time.Duration
@@ -101,7 +104,7 @@ func Default() Config {
 		KeepAlive: 10 * time.Second, WriteTimeout: 20 * time.Second, OutboxBytesMax: 256 << 10,
 		FreshFor: 5 * time.Second, LostFor: time.Second, AvoidFor: 5 * time.Second,
 		ReadyFor: 30 * time.Second, ProbeEvery: 10 * time.Second, ProbeTimeout: 10 * time.Second,
-		HeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, HeaderBytesMax: 64 << 10, DrainTimeout: 30 * time.Second,
+		ConnectionsMax: 4096, HeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, HeaderBytesMax: 64 << 10, DrainTimeout: 30 * time.Second,
 	}
 }
 
@@ -139,7 +142,7 @@ func (c Config) Validate() error {
 		{"tenant bodies", int64(c.TenantBodiesMax), 1}, {"tenant share in percent", int64(c.TenantSharePercent), 1}, {"tenant queue length", int64(c.TenantQueueMax), 1}, {"busy retries", int64(c.BusyRetriesMax), 0},
 		{"bytes of all bodies", c.BodiesBytesMax, c.BodyBytesMax}, {"bytes of a tenant's bodies", c.TenantBodiesBytesMax, c.BodyBytesMax},
 		{"heavy body bytes", c.HeavyBodyBytes, 0}, {"bytes of all whole answers", c.AnswersBytesMax, 1}, {"bytes of a tenant's whole answers", c.TenantAnswersBytesMax, 1},
-		{"outbox bytes", int64(c.OutboxBytesMax), 1}, {"header bytes", int64(c.HeaderBytesMax), 1},
+		{"outbox bytes", int64(c.OutboxBytesMax), 1}, {"header bytes", int64(c.HeaderBytesMax), 1}, {"connections", int64(c.ConnectionsMax), 1},
 	} {
 		if f.value < f.lo {
 			errs = append(errs, fmt.Errorf("gateway: %s is %d, it must be at least %d", f.name, f.value, f.lo))

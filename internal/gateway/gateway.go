@@ -12,6 +12,7 @@
 //	assemble.go  text from tokens: UTF-8, stop strings (pure)
 //	dispatch.go  the queue and who runs where
 //	body.go, prompt.go  what a request may cost before it is admitted
+//	connections.go  which connection is closed for a new one
 //	unread.go    bodies that are refused before they were read
 //	chat.go, completion.go  the two forms of answers
 //

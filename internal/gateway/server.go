@@ -15,6 +15,7 @@ import (
 // at most, ends those that are left with an error, and returns nil. It runs Run.
 func (g *Gateway) Serve(ctx context.Context, listener net.Listener, secure *tls.Config) error {
 	server := g.server(g.Handler())
+	server.ConnState = g.newConnections().follow
 	if secure != nil {
 		server.TLSConfig = secure.Clone()
 	}

@@ -17,6 +17,7 @@ const (
 	Retries             Name = "bulkhead_retries_total"
 	Disconnects         Name = "bulkhead_client_disconnects_total"
 	SlowClients         Name = "bulkhead_slow_clients_total"
+	ClosedConnections   Name = "bulkhead_closed_connections_total"
 	ClampedOutputs      Name = "bulkhead_clamped_outputs_total"
 	QueueTickets        Name = "bulkhead_queue_tickets"
 	RunningTickets      Name = "bulkhead_running_tickets"
@@ -78,6 +79,7 @@ func Rows() []Row {
 		{Retries, "1", Counter, "Choices that were given to a pair again, by reason: a worker was busy or lost.", []string{"reason"}, nil},
 		{Disconnects, "1", Counter, "Requests whose client went away before the end.", nil, nil},
 		{SlowClients, "1", Counter, "Requests ended because their client read too slowly.", nil, nil},
+		{ClosedConnections, "1", Counter, "Connections to the API closed because there were too many, by state: idle ones had asked something, new ones nothing.", []string{"state"}, nil},
 		{ClampedOutputs, "1", Counter, "Choices granted less output than asked for, because the context limit left no more.", nil, nil},
 		{QueueTickets, "1", Gauge, "Choices that wait for a pair of workers.", nil, nil},
 		{RunningTickets, "1", Gauge, "Choices that a pair of workers runs.", nil, nil},

@@ -97,7 +97,11 @@ func RunGateway(ctx context.Context, o GatewayOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	g, err := gateway.New(gatewayConfig(o, loaded.Name, memory), gateway.Parts{Cluster: gateway.Workers(client), Fingerprint: fingerprint, Text: text, Tenants: tenants,
+	files, err := openFilesMax()
+	if err != nil {
+		return err
+	}
+	g, err := gateway.New(gatewayConfig(o, loaded.Name, memory, files), gateway.Parts{Cluster: gateway.Workers(client), Fingerprint: fingerprint, Text: text, Tenants: tenants,
 		Ledger: requests{record, o.Log}, Metrics: set, Log: o.Log})
 	if err != nil {
 		return err
@@ -106,9 +110,12 @@ func RunGateway(ctx context.Context, o GatewayOptions) (err error) {
 }
 
 // gatewayConfig is the default but for the options, and for what requests may make the
-// gateway hold, which is the part of the memory that capacity counts for it.
-func gatewayConfig(o GatewayOptions, model string, memoryBytes int64) gateway.Config {
+// gateway hold, which is the part of the memory that capacity counts for it. Connections
+// get half of the files that the process may have open, the rest are the workers' links,
+// ledger and metrics.
+func gatewayConfig(o GatewayOptions, model string, memoryBytes int64, filesMax uint64) gateway.Config {
 	c := gateway.Default().Within(capacity.RequestBytes(memoryBytes))
+	c.ConnectionsMax = int(min(uint64(c.ConnectionsMax), filesMax/2))
 	c.Model, c.ContextTokens = model, int(o.File.Context)
 	if o.Owner != "" {
 		c.Owner = o.Owner

@@ -89,6 +89,15 @@ func memoryBytes() (int64, error) {
 	return m.Bytes, nil
 }
 
+// openFilesMax is how many files the process may have open.
+func openFilesMax() (uint64, error) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 0, fmt.Errorf("limit of open files: %w", err)
+	}
+	return limit.Cur, nil
+}
+
 // closers closes in reverse order of opening and joins what went wrong.
 type closers []func() error
 
