@@ -78,7 +78,7 @@ func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
 					}
 				}
 			}
-			for i, conn := range strangers[:3*most] {
+			for i, conn := range strangers[:2*most] { // the next ones may have become idle in another order
 				if n, err := conn.Read(make([]byte, 1)); err == nil || n > 0 || strings.Contains(err.Error(), "timeout") {
 					t.Fatalf("stranger %d of %d is not sent away: read %d bytes, %v", i, len(strangers), n, err)
 				}
