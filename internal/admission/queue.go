@@ -37,7 +37,7 @@ type QueueConfig struct {
 // with a claim is charged as if served, since others stood still for it.
 type Queue struct {
 	config  QueueConfig
-	virtual uint64 // start tag of the ticket that was taken last
+	virtual uint64 // the largest start tag of a ticket that was taken
 	lanes   map[string]*lane
 	order   []*lane // lanes with tickets, in the order in which they began to wait
 	count   int
