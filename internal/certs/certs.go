@@ -22,7 +22,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/bulkhead-kv/bulkhead/internal/regular"
 )
 
 // Role is what a node may do. It is part of the certificate's name.
@@ -251,21 +251,13 @@ func loadRoots(path string) (*x509.CertPool, error) {
 	return roots, nil
 }
 
-// readFile is os.ReadFile for a regular file. Anything else is an error: a FIFO would
-// be waited for, a device may have no end.
+// readFile is os.ReadFile for a regular file; anything else is a *regular.NotRegular.
 func readFile(path string) ([]byte, error) {
-	in, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	in, _, err := regular.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = in.Close() }() // it was only read
-	info, err := in.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file, its mode is %v", path, info.Mode())
-	}
 	return io.ReadAll(in)
 }
 

@@ -7,12 +7,14 @@
 package gguf
 
 import (
+	"errors"
 	"fmt"
 	"iter"
-	"os"
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bulkhead-kv/bulkhead/internal/regular"
 )
 
 // AlignmentDefault is the alignment of tensor data where a file states none.
@@ -64,18 +66,14 @@ func Open(path string) (*File, error) {
 }
 
 func mapFile(path string) ([]byte, error) {
-	file, err := os.Open(path)
+	file, info, err := regular.Open(path)
+	if errors.As(err, new(*regular.NotRegular)) {
+		return nil, fmt.Errorf("gguf file %w", err)
+	}
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("gguf file %s: not a regular file", path)
-	}
 	if info.Size() < headerSize {
 		return nil, fmt.Errorf("gguf file %s: %d bytes, a header has %d", path, info.Size(), headerSize)
 	}

@@ -13,7 +13,7 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"github.com/bulkhead-kv/bulkhead/internal/regular"
 )
 
 const (
@@ -148,14 +148,11 @@ func walkSegment(dir string, n uint64, at *position, visit func(*header, *line, 
 // openSegment opens a segment to be read. What is no regular file is a *BadEntry: a
 // FIFO would be waited for and a device might never end.
 func openSegment(path string) (*os.File, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, fmt.Errorf("read ledger: %w", err)
+	f, _, err := regular.Open(path)
+	var not *regular.NotRegular
+	if errors.As(err, &not) {
+		return nil, &BadEntry{path, 1, fmt.Errorf("it is no regular file, its mode is %v", not.Mode)}
 	}
-	if !info.Mode().IsRegular() {
-		return nil, &BadEntry{path, 1, fmt.Errorf("it is no regular file, its mode is %v", info.Mode())}
-	}
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO that has taken its place is not waited for
 	if err != nil {
 		return nil, fmt.Errorf("read ledger: %w", err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/bulkhead-kv/bulkhead/internal/fault"
 	"github.com/bulkhead-kv/bulkhead/internal/gguf"
+	"github.com/bulkhead-kv/bulkhead/internal/regular"
 )
 
 // Phase is what a pull is doing.
@@ -187,18 +188,14 @@ func (p *pull) download(ctx context.Context, a artifact) error {
 
 // copyFile copies a local GGUF file and publishes the copy.
 func (p *pull) copyFile(ctx context.Context, path, want string) error {
-	in, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO is not waited for
+	in, info, err := regular.Open(path)
+	if errors.As(err, new(*regular.NotRegular)) {
+		return fault.New(fault.Invalid, "pull: %w", err)
+	}
 	if err != nil {
 		return fault.New(fault.NotFound, "pull: %w", err)
 	}
 	defer in.Close()
-	info, err := in.Stat()
-	if err != nil {
-		return fmt.Errorf("pull: %w", err)
-	}
-	if !info.Mode().IsRegular() {
-		return fault.New(fault.Invalid, "pull %s: not a regular file", path)
-	}
 	if err := checkSpace(freeBytes, p.store.path("partial"), info.Size()); err != nil {
 		return err
 	}

@@ -55,8 +55,8 @@ func TestPullRefusesFilesThatAreNoModels(t *testing.T) {
 	}
 	tests := []struct{ path, want string }{
 		{filepath.Join(dir, "absent.gguf"), "no such file"},
-		{dir, "not a regular file"},
-		{fifo, "not a regular file"},
+		{dir, "no regular file"},
+		{fifo, "no regular file"},
 		{writeFile(t, filepath.Join(dir, "text.gguf"), []byte("hello")), `begins with "hell", want "GGUF"`},
 		{writeFile(t, filepath.Join(dir, "empty.gguf"), nil), `begins with "", want "GGUF"`},
 		{writeFile(t, filepath.Join(dir, "short.gguf"), tinyModel(t, 1)[:500]), "not a usable GGUF file"},

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bulkhead-kv/bulkhead/internal/fault"
+	"github.com/bulkhead-kv/bulkhead/internal/regular"
 )
 
 // fileBytesMax bounds the tenants file: about 20,000 tenants.
@@ -180,21 +181,17 @@ func readOrBegin(path string) (*file, fs.FileInfo, error) {
 // read parses the file strictly and says which version of it was read. A file
 // that isn't there is an error of kind fault.NotFound.
 func read(path string) (*file, fs.FileInfo, error) {
-	in, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO in its place is not waited for
+	in, info, err := regular.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, fault.New(fault.NotFound, "there is no tenants file %s (\"bulkhead tenant add NAME --tenants %s\" makes one)", path, path)
+	}
+	if errors.As(err, new(*regular.NotRegular)) {
+		return nil, nil, fault.New(fault.Invalid, "tenants file %w", err)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("open the tenants file: %w", err)
 	}
 	defer func() { _ = in.Close() }() // it was only read
-	info, err := in.Stat()
-	if err != nil {
-		return nil, nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, nil, fault.New(fault.Invalid, "tenants file %s is no regular file, its mode is %v", path, info.Mode())
-	}
 	if perm := info.Mode().Perm(); perm&0o077 != 0 {
 		return nil, nil, fault.New(fault.Invalid, "tenants file %s has mode %04o, it holds secrets and must have 0600", path, perm)
 	}
