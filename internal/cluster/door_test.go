@@ -1,52 +1,13 @@
 package cluster
 
 import (
-	"context"
 	"errors"
 	"net"
-	"sync"
 	"testing"
 
 	"github.com/bulkhead-kv/bulkhead/kv/transport/lobby"
+	"github.com/bulkhead-kv/bulkhead/kv/transport/transporttest"
 )
-
-// flood opens connections that say nothing, and each again as soon as it is closed. It
-// returns when all have been open at one time or another.
-func flood(t *testing.T, addr string, count int) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	var running, open sync.WaitGroup
-	open.Add(count)
-	for range count {
-		running.Go(func() {
-			first := sync.OnceFunc(open.Done)
-			for ctx.Err() == nil {
-				mute(ctx, addr, first)
-			}
-			first()
-		})
-	}
-	t.Cleanup(func() {
-		cancel()
-		running.Wait()
-	})
-	open.Wait()
-}
-
-// mute holds one connection until it is closed or ctx ends.
-func mute(ctx context.Context, addr string, opened func()) {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return
-	}
-	opened()
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	defer stop()
-	for err == nil { // what a plaintext server says is let pass
-		_, err = conn.Read(make([]byte, 512))
-	}
-	_ = conn.Close()
-}
 
 // Strangers who connect, say nothing and come back at once when they are sent away
 // keep no gateway out, and don't end the connection of one that is in.
@@ -61,7 +22,7 @@ func TestSilentStrangersKeepNoGatewayOut(t *testing.T) {
 			early := c.client(options)
 			awaitUp(t, early)
 			_, before := early.byName["d1"].snapshot()
-			flood(t, c.relays["d1"].target, lobby.PlacesMax+lobby.PlacesMax/4)
+			transporttest.Flood(t, c.relays["d1"].target, lobby.PlacesMax+lobby.PlacesMax/4)
 			late := c.client(options)
 			awaitUp(t, late)
 			if _, err := all(start(t, late, testJob(), "d1")); err != nil {
@@ -74,23 +35,29 @@ func TestSilentStrangersKeepNoGatewayOut(t *testing.T) {
 	}
 }
 
+// visit comes to a door and gives its side of the connection.
+func visit(t *testing.T, d *door) *visitor {
+	t.Helper()
+	out, err := net.Dial("tcp", d.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = out.Close() })
+	in, err := d.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = in.Close() })
+	return in.(*visitor)
+}
+
 // Those whose peer is known are bounded too, and one more is told so by its end.
 func TestKnownPeersAreBounded(t *testing.T) {
 	d := newDoor(listen(t))
 	defer func() { _ = d.Close() }()
 	var inside []*visitor
 	for range connectionsMax + 1 {
-		out, err := net.Dial("tcp", d.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = out.Close() }()
-		in, err := d.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = in.Close() }()
-		inside = append(inside, in.(*visitor))
+		inside = append(inside, visit(t, d))
 	}
 	last := inside[connectionsMax]
 	for _, v := range inside[:connectionsMax] {
@@ -114,17 +81,9 @@ func TestKnownPeersAreBounded(t *testing.T) {
 func TestAClosedConnectionIsNotLetIn(t *testing.T) {
 	d := newDoor(listen(t))
 	defer func() { _ = d.Close() }()
-	out, err := net.Dial("tcp", d.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = out.Close() }()
-	in, err := d.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	in := visit(t, d)
 	_ = in.Close()
-	if err := in.(*visitor).welcome(); !errors.Is(err, net.ErrClosed) || d.known != 0 {
+	if err := in.welcome(); !errors.Is(err, net.ErrClosed) || d.known != 0 {
 		t.Errorf("a closed connection is let in with %v, %d are counted", err, d.known)
 	}
 }

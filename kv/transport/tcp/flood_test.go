@@ -2,8 +2,6 @@ package tcp_test
 
 import (
 	"context"
-	"net"
-	"sync"
 	"testing"
 	"time"
 
@@ -12,44 +10,6 @@ import (
 	"github.com/bulkhead-kv/bulkhead/kv/transport/tcp"
 	"github.com/bulkhead-kv/bulkhead/kv/transport/transporttest"
 )
-
-// flood opens connections that say nothing, and each again as soon as it is closed. It
-// returns when all have been open at one time or another.
-func flood(t *testing.T, addr string, count int) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	var running, open sync.WaitGroup
-	open.Add(count)
-	for range count {
-		running.Go(func() {
-			first := sync.OnceFunc(open.Done)
-			for ctx.Err() == nil {
-				mute(ctx, addr, first)
-			}
-			first()
-		})
-	}
-	t.Cleanup(func() {
-		cancel()
-		running.Wait()
-	})
-	open.Wait()
-}
-
-// mute holds one connection until it is closed or ctx ends.
-func mute(ctx context.Context, addr string, opened func()) {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return
-	}
-	opened()
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	defer stop()
-	for err == nil { // what a plaintext listener says is let pass
-		_, err = conn.Read(make([]byte, 512))
-	}
-	_ = conn.Close()
-}
 
 // Strangers who connect, say nothing and come back at once when they are sent away
 // keep nobody out who says who it is.
@@ -79,7 +39,7 @@ func TestSilentStrangersKeepNobodyOut(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			flood(t, l.Addr().String(), lobby.PlacesMax+lobby.PlacesMax/4)
+			transporttest.Flood(t, l.Addr().String(), lobby.PlacesMax+lobby.PlacesMax/4)
 			link, err := tcp.Dial(context.Background(), l.Addr().String(), to, security)
 			if err != nil {
 				t.Fatalf("a flood of %d silent connections keeps a peer out: %v", lobby.PlacesMax+lobby.PlacesMax/4, err)
