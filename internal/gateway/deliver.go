@@ -46,11 +46,11 @@ func (c *call) deliverWhole(ctx context.Context, w http.ResponseWriter, f form) 
 			}
 		}
 	}
-	c.writeDeadline(w)
 	writeJSON(w, http.StatusOK, f.whole(deltas, c.usage(generated)))
 	return nil
 }
 
+// writeDeadline bounds the next write of an answer that has begun.
 func (c *call) writeDeadline(w http.ResponseWriter) {
 	// A writer without deadlines (a recorder) has nothing that could block.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(c.gateway.config.WriteTimeout))

@@ -13,7 +13,7 @@
 //	dispatch.go  the queue and who runs where
 //	body.go, prompt.go  what a request may cost before it is admitted
 //	connections.go  which connection is closed for a new one
-//	unread.go    bodies that are refused before they were read
+//	bounded.go   what an answer waits for
 //	chat.go, completion.go  the two forms of answers
 //
 // What a client can observe of others: nothing but its own tenant's queue and
@@ -256,7 +256,7 @@ func (g *Gateway) Handler() http.Handler {
 		mux.Handle("/readyz", g.route("readyz", http.MethodGet, g.serveReadyz))
 	}
 	mux.Handle("/", g.route("other", "", serveNotFound))
-	return closeUnread(mux)
+	return g.bounded(mux)
 }
 
 // AdminHandler serves the routes that are the operator's: /metrics, /readyz with its
@@ -267,7 +267,7 @@ func (g *Gateway) AdminHandler() http.Handler {
 	mux.Handle("/readyz", g.route("readyz", http.MethodGet, g.serveReadyzDetails))
 	mux.Handle("/metrics", g.route("metrics", http.MethodGet, g.serveMetrics))
 	mux.Handle("/", g.route("other", "", serveNotFound))
-	return closeUnread(mux)
+	return g.bounded(mux)
 }
 
 func serveNotFound(w http.ResponseWriter, _ *http.Request) {

@@ -2,9 +2,12 @@ package gateway
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -57,6 +60,24 @@ func TestUnreadBodiesHoldUpNoStop(t *testing.T) {
 		}
 	case <-time.After(20 * time.Second):
 		t.Error("the stop waits for bodies that don't come")
+	}
+}
+
+// A client without a key that asks again and again and reads no answer is cut off.
+func TestAnswersThatNobodyReadsEnd(t *testing.T) {
+	b := newBench(t, setup{config: func(c *Config) { c.WriteTimeout = 100 * time.Millisecond }})
+	address, stop := b.serve(nil)
+	conn := connect(t, address)
+	questions := []byte(strings.Repeat("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", 1000))
+	var err error
+	for err == nil {
+		_, err = conn.Write(questions)
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("the connection of a client that reads nothing stays open")
+	}
+	if err := stop(); err != nil {
+		t.Errorf("Serve ended with %v", err)
 	}
 }
 
